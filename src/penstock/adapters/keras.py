@@ -29,9 +29,9 @@ import numpy.typing as npt
 
 # There is no public path to this class, and Keras takes another's adapter by `isinstance` of it, from 3.11 on.
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
-from keras.src.trainers.epoch_iterator import EpochIterator
 
 from penstock._loader import Loader, LoaderOptions
+from penstock.adapters import _keras_frames as frames
 from penstock.adapters._class_weight import ClassWeights
 from penstock.adapters._dtypes import require_dtypes
 from penstock.adapters._epochs import LoaderAdapter
@@ -41,8 +41,6 @@ from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree, flatten, flatten_like
 from penstock.memory._slot import ALIGNMENT_NBYTES
 from penstock.plan._batch import remainders
-from penstock.plan._cautions import caution, random_steps
-from penstock.plan._node import Node
 
 UNKNOWN_SIZE: Final = 64
 """The size of an axis without bounds, where Keras looks at shapes alone and no batch can be had. A model for any length
@@ -50,8 +48,6 @@ takes this one: it is larger than most kernels, and can be halved six times."""
 
 TARGETS: Final = ("label", "labels", "target", "targets", "y")
 """Keys of a dict that are taken for targets."""
-
-_MEASURING: Final = ("evaluate", "predict")
 
 Convert = Callable[[npt.NDArray[Any]], Any]
 """Makes a framework's tensor of a leaf of a batch."""
@@ -122,15 +118,15 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
                 trains on this and measures on it, too, or that shares batches out which its devices do not divide.
         """
         frame = sys._getframe(1)
-        _require_nothing_dropped(frame)
-        _require_own_data(frame, self)
-        length, asking = self._count(self.loader.length, frame), _asking(frame)
+        frames.require_nothing_dropped(frame)
+        frames.require_own_data(frame, self)
+        length, asking = self._count(self.loader.length, frame), frames.asking(frame)
         steps = asking.steps_per_epoch if asking is not None else None
         if asking is not None:
             full = set() if self.batch_size is None else {self.batch_size}
-            takes_all = not steps or (length is not None and steps >= length and not _runs_on(frame))
+            takes_all = not steps or (length is not None and steps >= length and not frames.runs_on(frame))
             _require_divisible(full | self._short_batch_sizes if takes_all else full)
-        if _runs_on(frame):
+        if frames.runs_on(frame):
             return None
         if length == math.inf and asking is not None and not steps:
             raise ArgumentError(
@@ -166,14 +162,14 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
     def _count(self, count: Any, frame: Any) -> Any:
         """A number of batches; None where it is not known how many of them an evaluation leaves out."""
         leaves_out = self._filled is not None and self._filled.may_be_empty and _distribution() is None
-        return None if leaves_out and _verb(frame) in _MEASURING else count
+        return None if leaves_out and frames.verb(frame) in frames.MEASURING else count
 
     def _scale(self, frame: Any) -> float | None:
         """The weight of rows of which devices get their shares, if it is one for all, see `FilledUp.scale`."""
-        if self._filled is None or _distribution() is None or (method := _method(frame)) is None:
+        if self._filled is None or _distribution() is None or (method := frames.method(frame)) is None:
             return None
         steps = getattr(method.f_locals.get("epoch_iterator"), "steps_per_epoch", None)
-        return self._filled.scale(_verb(frame), method.f_locals.get("self"), steps, self.loader._start()[1])
+        return self._filled.scale(frames.verb(frame), method.f_locals.get("self"), steps, self.loader._start()[1])
 
     def on_epoch_begin(self) -> None:
         """Says how many batches this epoch has: the rest of one after `set_state`.
@@ -182,9 +178,9 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
         would also warn that the data ran out, which here is how every epoch ends, unless it was given steps.
         """
         frame = sys._getframe(1)
-        asking = _asking(frame)
+        asking = frames.asking(frame)
         self._scale(frame)  # what it refuses later leaves Keras's models on JAX without their weights
-        if asking is not None and not _runs_on(frame):
+        if asking is not None and not frames.runs_on(frame):
             asking._num_batches = self._count(self.loader._rest_count(), frame)
             if asking._num_batches is None and not asking.steps_per_epoch:
                 asking._interrupted_warning = _say_nothing
@@ -238,9 +234,9 @@ class _Pass(Iterator[Tree]):
         self._loader, self._spec, self._weights = adapter.loader, adapter._spec, adapter._weights
         self._delivered, self._filled = adapter._delivered, adapter._filled
         self._convert = convert
-        self._runs_on = _runs_on(frame)
+        self._runs_on = frames.runs_on(frame)
         """Whether it goes on from one epoch to the next, and from where the last such pass stopped."""
-        self._verb = _verb(frame)
+        self._verb = frames.verb(frame)
         self._scale: float | None = None
         self._reads_ahead = reads_ahead
         self._for_trainer = for_trainer
@@ -254,7 +250,7 @@ class _Pass(Iterator[Tree]):
 
     def __next__(self) -> Tree:
         if self._epoch is None:
-            if _is_building(sys._getframe(1)):
+            if frames.is_building(sys._getframe(1)):
                 return self._made(flatten_like(self._delivered.structure, self._blank()))
             if self._runs_on:
                 self._loader._stay()
@@ -291,7 +287,7 @@ class _Pass(Iterator[Tree]):
         if self._filled is None:
             return leaves
         if _distribution() is None:
-            return self._filled.left(leaves, keeps_one=self._verb not in _MEASURING)
+            return self._filled.left(leaves, keeps_one=self._verb not in frames.MEASURING)
         return self._filled.weighed(leaves, self._scale)
 
     def _require_some_batch(self) -> None:
@@ -389,7 +385,7 @@ class _Feed:
     def __iter__(self) -> Iterator[Tree]:
         # Only now: of validation data, `fit` asks for this before it calls `evaluate`.
         frame = sys._getframe(1)
-        asking = _asking(frame)
+        asking = frames.asking(frame)
         step_count = 0 if asking is None else asking.steps_per_execution
         return _Pass(self._adapter, _as_tensorflow, frame, for_trainer=step_count)
 
@@ -433,125 +429,12 @@ def _as_torch(leaf: npt.NDArray[Any]) -> Any:
     return keras.ops.convert_to_tensor(leaf if leaf.dtype == np.uint32 else tensor_of(leaf))
 
 
-# What Keras says in its frames alone.
-
-
-def _asking(frame: Any) -> EpochIterator | None:
-    """Keras's iterator over epochs whose method this frame runs, if it is one."""
-    asking = frame.f_locals.get("self")
-    return asking if isinstance(asking, EpochIterator) else None
-
-
-def _method(frame: Any) -> Any:
-    """The frame of the innermost of Keras's methods `fit`, `evaluate` and `predict` that runs; None if none does."""
-    names = ("fit", *_MEASURING)
-    while frame is not None:
-        if frame.f_code.co_name in names and frame.f_globals.get("__name__", "").startswith("keras."):
-            return frame
-        frame = frame.f_back
-    return None
-
-
-def _verb(frame: Any) -> str:
-    """The name of that method, or an empty text."""
-    method = _method(frame)
-    return "" if method is None else str(method.f_code.co_name)
-
-
-def _runs_on(frame: Any) -> bool:
-    """Whether Keras trains by steps, and not by our epochs; what measures stops where an epoch ends, as Keras does."""
-    asking = _asking(frame)
-    return asking is not None and bool(asking.steps_per_epoch) and _verb(frame) in ("fit", "")
+# Devices.
 
 
 def _distribution() -> Any:
     """What shares batches out to devices; None if nothing does."""
     return keras.distribution.distribution() if keras.backend.backend() == "jax" else None
-
-
-def _is_building(frame: Any) -> bool:
-    """Whether Keras draws a batch to build the model, that is for shapes and dtypes, and not to train on it."""
-    if keras.backend.backend() == "jax":  # whose predict() draws one by itself before it has its steps draw any
-        drawing = frame
-        while drawing is not None and drawing.f_code.co_name.endswith("_iterator"):
-            drawing = drawing.f_back
-        if drawing is not None and _verb(drawing) == drawing.f_code.co_name == "predict":
-            return True
-    for _ in range(4):  # itself, or by way of iterators that wrap ours
-        if frame is None:
-            break
-        if frame.f_code.co_name == "_symbolic_build":
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _require_nothing_dropped(frame: Any) -> None:
-    """Refuses arguments of `fit` that Keras would drop without a word because its data is an adapter.
-
-    Args:
-        frame: Of `EpochIterator.__init__`, or another one, which has nothing to say.
-
-    Raises:
-        ArgumentError: Names the argument.
-    """
-    if frame.f_code.co_name != "__init__" or _asking(frame) is None:
-        return
-    cures = {
-        "class_weight": "Give it to to_keras(class_weight=...)",
-        "sample_weight": "Make it a third part of the element, (x, y, sample_weight), before batch()",
-        "y": "Make it a second part of the element, (x, y), before batch()",
-    }
-    for name, cure in cures.items():
-        if frame.f_locals.get(name) is not None:
-            raise ArgumentError(f"Keras does not use {name}= when its data come from to_keras(). {cure}.")
-
-
-def _require_own_data(frame: Any, adapter: KerasAdapter) -> None:
-    """Refuses to measure on the adapter that a `fit` trains on, which would take each time an epoch from training.
-
-    So it is where `fit` gets it twice, before it begins, and where a callback evaluates on it.
-
-    Args:
-        frame: Of `EpochIterator.__init__`, or another one, which has nothing to say.
-        adapter: Whose batches it asks for.
-
-    Raises:
-        ArgumentError: Says what to give instead.
-    """
-    if adapter.loader._same_epoch or frame.f_code.co_name != "__init__" or _asking(frame) is None:
-        return
-    measures = False
-    while (frame := frame.f_back) is not None:
-        if not frame.f_globals.get("__name__", "").startswith("keras."):
-            continue  # a function of the user's may be called `fit`, too, and go through the data as often as it likes
-        verb = frame.f_code.co_name
-        if verb in ("evaluate", "predict") and not measures:
-            measures = True
-            _caution_random(adapter.loader._written, f"{verb}()")
-        plan = adapter.loader._written
-        if verb == "fit" and frame.f_locals.get("val_x") is adapter and plan.randomness.depth:
-            _caution_random(plan, "Validation")  # a shuffle alone does not change what is measured
-        if verb == "fit" and frame.f_locals.get("x") is adapter:
-            if measures or frame.f_locals.get("validation_data") is adapter:
-                raise ArgumentError(
-                    "fit() trains on this adapter, and to measure on it, too, would take each time an epoch from "
-                    "training. Make another one of the dataset to measure on: dataset.to_keras(training=False)."
-                )
-            return
-
-
-def _caution_random(plan: Node, reader: str) -> None:
-    """Cautions about a measurement by epochs for training, each of which is another."""
-    if steps := random_steps(plan):
-        caution(
-            plan,
-            "%s reads another epoch in each call, for this adapter was made for training: %s does something else in "
-            "each. Write to_keras(training=False), which is epoch 0 in every call%s.",
-            reader,
-            steps,
-            "; for the order of the data, leave out shuffle()" if plan.randomness.reorders else "",
-        )
 
 
 def _require_divisible(sizes: Collection[int]) -> None:
