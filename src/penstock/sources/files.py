@@ -14,6 +14,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -103,11 +104,10 @@ class FileRows:
             raise read_error(self.handle, error) from error
         if has_characters(self.handle.dtype):
             for read in reads:
-                elements = read.indices.tolist()
-                require_characters(
-                    read.arrays[0][read.rows],
-                    lambda row, text, elements=elements: self.handle.fault(elements[row], text),
-                )
+                require_characters(read.arrays[0][read.rows], partial(self._fault, read.indices))
+
+    def _fault(self, indices: NDArray[np.int64], row: int, text: str) -> SourceError:
+        return self.handle.fault(int(indices[row]), text)
 
     def advise(self, indices: NDArray[np.int64]) -> None:
         """Announces rows that will be read soon, so that the kernel fetches them. Never fails."""
