@@ -237,6 +237,7 @@ def test_text_with_a_number_that_is_no_character_names_the_row(path: Path, dtype
     [
         b"no literal",
         b"{'descr': '<f4'}",
+        b"{'descr': '<f4', 'fortr': '<f4', 'fortran_order': False, 'shape': (2,)}",
         b"{'descr': 'x9', 'fortran_order': False, 'shape': (2,)}",
         b"{'descr': '<f4', 'fortran_order': False, 'shape': (-2,)}",
         b"{'descr': '<f4', 'fortran_order': 0, 'shape': (2,)}",

@@ -316,6 +316,8 @@ def _parse(header: str, name: str) -> tuple[tuple[int, ...], np.dtype[Any], bool
     try:
         # Python 2 wrote long integers as 20000L, in shapes alone.
         fields = ast.literal_eval(re.sub(r"(?<=\d)L(?=[,)])", "", header))
+        if set(fields) != {"descr", "fortran_order", "shape"}:  # the data would begin elsewhere
+            raise KeyError(*fields)
         shape, fortran_order = fields["shape"], fields["fortran_order"]
         dtype = np.lib.format.descr_to_dtype(fields["descr"])
         if not all(type(n) is int and 0 <= n < 1 << 62 for n in shape) or type(fortran_order) is not bool:
