@@ -87,7 +87,7 @@ REQUIRED = {"numpy", "optree", "cloudpickle"}
 # The files that may import each optional library, or the folders, which end in a slash.
 OPTIONAL = {
     "tensorflow": ("adapters/tf.py", "adapters/keras.py", "sources/tf.py", "demos/"),
-    "keras": ("adapters/keras.py", "demos/"),
+    "keras": ("adapters/keras.py", "adapters/_keras_frames.py", "demos/"),
     "torch": ("adapters/torch.py", "adapters/_torch_device.py", "adapters/keras.py"),
     "jax": ("adapters/jax.py", "adapters/keras.py"),
     "h5py": ("sources/hdf5.py", "sources/_hdf5files.py", "commands/_recognise.py"),
