@@ -312,6 +312,24 @@ def test_text_that_takes_much_more_than_the_footer_says_is_refused(tmp_path, mon
     assert ds[7] == {"x": long}
 
 
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+def test_the_size_of_decompressed_batches_is_known_from_their_headers(tmp_path, monkeypatch, compression):
+    content = pa.table({"x": np.zeros(40_000), "k": pa.array(["a", "b"] * 20_000).dictionary_encode()})
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_file(tmp_path / "a.arrow", content.schema, options=options) as writer:
+        writer.write_table(content[:10], 10)
+        writer.write_table(content[10:])
+    monkeypatch.setattr(parquet, "KEPT_NBYTES", 1 << 10)
+    source = ps.from_arrow(tmp_path / "a.arrow", columns=["x"])._node.data
+    if compression is None:
+        assert source.groups.nbytes.tolist() == [parquet.COLUMN_NBYTES] * 2
+    else:
+        assert (tmp_path / "a.arrow").stat().st_size < 20_000
+        assert source.groups.nbytes[1] >= 39_990 * 8
+        with pytest.raises(ps.MemoryLimitError, match="is what sources keep in memory"):
+            ps.from_arrow(tmp_path / "a.arrow").batch(4).loader(executor="threads", memory_limit=200_000)
+
+
 @pytest.mark.parametrize("where", [0.2, 0.5, 0.8])
 def test_a_damaged_footer_is_an_error_that_names_the_file(tmp_path, where):
     """pyarrow ends the process when it is asked for a column chunk whose facts disagree."""

@@ -4,9 +4,13 @@ pyarrow reads it too, but ends the process where the facts about a column chunk 
 asked for them. The form is Thrift's compact protocol; see `parquet.thrift` of the Parquet format.
 """
 
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from penstock.base._errors import SourceError
+from penstock.base._errors import SourceError, SpecError
+from penstock.sources._columns import spec_of
+from penstock.sources._openfile import File
 
 _FALSE, _BYTES, _LIST, _SET, _STRUCT = 2, 8, 9, 10, 12
 _INTEGERS: Final = (4, 5, 6)
@@ -16,6 +20,13 @@ _ROW_GROUPS, _COLUMNS, _META_DATA, _CRYPTO = 4, 1, 3, 8
 _PHYSICAL, _ENCODINGS, _PATH, _VALUES, _UNCOMPRESSED = 1, 2, 3, 5, 6
 _FACTS: Final[dict[int, Any]] = {each: {} for each in (_PHYSICAL, _ENCODINGS, _PATH, _VALUES, _UNCOMPRESSED)}
 _WANTED: Final[dict[int, Any]] = {_ROW_GROUPS: {_COLUMNS: {_META_DATA: _FACTS, _CRYPTO: {}}}}
+
+TAIL_NBYTES: Final = 64 << 10
+"""The end of a file that is requested at once; most footers are smaller."""
+_COLUMN_KEY: Final = re.compile(
+    rb"(?:\x2c|\x0c\x04)(?:\x19|\x09\x02)[\x08\x18\x28\x38\x48\x58\x68\x78\x88\x98\xa8\xb8\xc8\xd8\xe8\xf8]"
+)
+"""In a footer: how the key of an encrypted column may begin. Other things may too."""
 
 
 class Chunk(NamedTuple):
@@ -32,7 +43,7 @@ class Chunk(NamedTuple):
     is_encrypted: bool
 
 
-def chunks(url: str, footer: bytes) -> list[list[Chunk]]:
+def _chunks(url: str, footer: bytes) -> list[list[Chunk]]:
     """Returns the column chunks of each row group.
 
     Raises:
@@ -56,6 +67,44 @@ def _chunk(column: dict[int, Any]) -> Chunk:
     return Chunk(
         path, facts[_PHYSICAL] == 6, facts[_PHYSICAL] == 7, tuple(facts[_ENCODINGS]), *counts, _CRYPTO in column
     )
+
+
+def stored_chunks(
+    file: File, numbers: Mapping[tuple[str, ...], int], types: Mapping[str, Any]
+) -> Mapping[tuple[str, ...], Sequence[Chunk]]:
+    """Returns what the footer says of the column chunks, if they are of any size, or may be encrypted.
+
+    Raises:
+        SourceError: One of the columns is encrypted, or the footer is damaged.
+    """
+    with file.stream() as stream:
+        stream.seek(max(0, file.nbytes - TAIL_NBYTES))
+        tail = stream.read()
+        size = min(int.from_bytes(tail[-8:-4], "little"), file.nbytes - 8)
+        if size > len(tail) - 8:
+            stream.seek(file.nbytes - 8 - size)
+            tail = stream.read()
+        footer = tail[-8 - size : -8]
+    if all(map(_is_of_one_size, types.values())) and _COLUMN_KEY.search(footer) is None:
+        return {}
+    groups = _chunks(file.url, footer)
+    if any(len(group) <= max(numbers.values(), default=-1) for group in groups):
+        raise SourceError(f"{file.url} is damaged: a row group in its footer lacks a column.")
+    found = {path: [group[number] for group in groups] for path, number in numbers.items()}
+    for path, each in found.items():
+        if any(chunk.is_encrypted for chunk in each):
+            raise SourceError(
+                f"{file.url}: column {path[0]!r} is encrypted, and penstock has no keys. Leave it out with "
+                "columns=[...], or write the file without encryption."
+            )
+    return found
+
+
+def _is_of_one_size(kind: Any) -> bool:
+    try:
+        return spec_of("", kind).is_bounded
+    except SpecError:
+        return False
 
 
 # The values of the compact protocol. Each function takes the bytes and a place, and returns the place behind.

@@ -6,7 +6,6 @@ are kept for the next rows, up to a limit that is known ahead (`TableSource.kept
 """
 
 import logging
-import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -24,8 +23,9 @@ import pyarrow.types as kinds
 from penstock import native
 from penstock.base._errors import ArgumentError, PenstockError, SourceError, SpecError
 from penstock.plan._source import Read
+from penstock.sources._arrowsizes import record_batches
 from penstock.sources._blocks import CachedFile
-from penstock.sources._columns import Column, Ragged, RowError, is_viewed, require_valid, spec_of
+from penstock.sources._columns import Column, Ragged, RowError, is_viewed, require_valid
 from penstock.sources._leasttypes import least, plain
 from penstock.sources._leaves import (
     Dtypes,
@@ -40,7 +40,7 @@ from penstock.sources._leaves import (
     stored_numbers,
 )
 from penstock.sources._openfile import File, FilesSource, block_reader, bounds_of, for_each, placed, stamp
-from penstock.sources._parquetfooter import Chunk, chunks
+from penstock.sources._parquetfooter import Chunk, stored_chunks
 from penstock.sources._remote import ByteSource, RemoteFile
 
 Kind = Literal["parquet", "arrow"]
@@ -71,17 +71,13 @@ DICTIONARY_NBYTES: Final = 2 << 20
 takes ten times as long to read into one."""
 PREFIXED_ROWS: Final = 64
 """Rows of text without its common prefix that are decoded at once, because the prefix may be long."""
-TAIL_NBYTES: Final = 64 << 10
-"""The end of a file that is requested at once; most footers are smaller."""
+HEADER_NBYTES: Final = 4 << 10
+"""Bytes that are read at once for the headers of record batches."""
 _SHARED, _MIXED, _PREFIXED = 1, 2, 3
 _PLAIN_DICTIONARY, _DELTA_BYTE_ARRAY, _RLE_DICTIONARY = 2, 7, 8
 _MANY: Final = 1 << 62
 _measuring = threading.Lock()
 _measured = pa.proxy_memory_pool(pa.default_memory_pool())  # it has to outlive what was made in it
-_COLUMN_KEY: Final = re.compile(
-    rb"(?:\x2c|\x0c\x04)(?:\x19|\x09\x02)[\x08\x18\x28\x38\x48\x58\x68\x78\x88\x98\xa8\xb8\xc8\xd8\xe8\xf8]"
-)
-"""In a footer: how the key of an encrypted column may begin. Other things may too."""
 _MAGIC: Final = {b"PAR1": "parquet", b"ARRO": "arrow"}
 
 
@@ -193,6 +189,14 @@ class TableSource(Tabular, FilesSource):
 
         def batches_of(file: File) -> list[tuple[int, int]]:
             """The rows of each record batch, and their bytes."""
+            if file.is_local:
+                # A batch that is much larger than those like the first one is as large as its headers say.
+                found = _said(file)
+                sizes = [int(rows * row_nbytes) for rows, _ in found]
+                return [
+                    (rows, nbytes if is_mapped or most <= 2 * nbytes + KEPT_NBYTES else most)
+                    for nbytes, (rows, most) in zip(sizes, found, strict=True)
+                ]
             names = [name for name in self.index[self.files.index(file)].types if name in self._names]
             with _opened("arrow", file, () if is_mapped else tuple(names[:1])) as reader:
                 counts = [reader.get_batch(number).num_rows for number in range(reader.num_record_batches)]
@@ -500,45 +504,7 @@ def _read_facts(kind: Kind, file: File, columns: Sequence[str] | None) -> _Foote
         if min(rows, default=0) < 0:
             raise SourceError(f"{file.url} is damaged: a row group has {min(rows)} rows.")
         numbers = {path: number for path, number in stored_numbers(schema).items() if path[0] in types}
-        return _Footer(schema.names, types, rows, _stored(file, numbers, types))
-
-
-def _stored(
-    file: File, numbers: Mapping[tuple[str, ...], int], types: Mapping[str, Any]
-) -> Mapping[tuple[str, ...], Sequence[Chunk]]:
-    """Returns what the footer says of the column chunks, if they are of any size, or may be encrypted.
-
-    Raises:
-        SourceError: One of the columns is encrypted, or the footer is damaged.
-    """
-    with file.stream() as stream:
-        stream.seek(max(0, file.nbytes - TAIL_NBYTES))
-        tail = stream.read()
-        size = min(int.from_bytes(tail[-8:-4], "little"), file.nbytes - 8)
-        if size > len(tail) - 8:
-            stream.seek(file.nbytes - 8 - size)
-            tail = stream.read()
-        footer = tail[-8 - size : -8]
-    if all(map(_is_of_one_size, types.values())) and _COLUMN_KEY.search(footer) is None:
-        return {}
-    groups = chunks(file.url, footer)
-    if any(len(group) <= max(numbers.values(), default=-1) for group in groups):
-        raise SourceError(f"{file.url} is damaged: a row group in its footer lacks a column.")
-    found = {path: [group[number] for group in groups] for path, number in numbers.items()}
-    for path, each in found.items():
-        if any(chunk.is_encrypted for chunk in each):
-            raise SourceError(
-                f"{file.url}: column {path[0]!r} is encrypted, and penstock has no keys. Leave it out with "
-                "columns=[...], or write the file without encryption."
-            )
-    return found
-
-
-def _is_of_one_size(kind: Any) -> bool:
-    try:
-        return spec_of("", kind).is_bounded
-    except SpecError:
-        return False
+        return _Footer(schema.names, types, rows, stored_chunks(file, numbers, types))
 
 
 def _form_of(chunk: Chunk) -> int:
@@ -565,12 +531,21 @@ def _leaf_size(leaf: Leaf, row_count: int, stored: Sequence[Chunk] | None, numbe
     return nbytes + chunk.value_count * spec.dtype.itemsize * (spec.shape[-1] or 1 if of_bytes else 1)
 
 
+def _said(file: File) -> list[tuple[int, int]]:
+    with file.stream(HEADER_NBYTES) as stream:
+        return record_batches(file.url, stream, file.nbytes)
+
+
 def _first_batch(file: File, leaves: Sequence[Leaf]) -> tuple[bool, float]:
     """Reads the first record batch of a file, to learn the costs of all.
 
     Returns:
         Whether batches are viewed in a mapped file, because it is local and not compressed; and the bytes of a row.
     """
+    if file.is_local and (found := _said(file)):
+        rows, nbytes = found[0]
+        if nbytes > file.nbytes + KEPT_NBYTES:  # compressed, and too large to be looked at
+            return False, nbytes / max(1, rows)
     with _measuring, _opened("arrow", file, pool=_measured) as reader:
         if not reader.num_record_batches:
             return False, 0.0

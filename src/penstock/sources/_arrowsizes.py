@@ -1,0 +1,103 @@
+"""How large the record batches of an Arrow file are when they are decompressed, from their headers.
+
+pyarrow does not say it before it decompresses a batch, and a small file may claim a large one. The headers are
+FlatBuffers; see `File.fbs` and `Message.fbs` of the Arrow format.
+"""
+
+import struct
+from typing import BinaryIO
+
+from penstock.base._errors import SourceError
+
+
+def record_batches(url: str, file: BinaryIO, nbytes: int) -> list[tuple[int, int]]:
+    """Returns the rows of each record batch, and its bytes with those of all dictionaries.
+
+    Args:
+        url: The name of the file, for the error.
+        file: The file.
+        nbytes: Its size.
+
+    Raises:
+        SourceError: The headers are damaged.
+    """
+    try:
+        file.seek(nbytes - 10)
+        (size,) = struct.unpack("<i", file.read(4))
+        file.seek(nbytes - 10 - size)
+        footer = file.read(size)
+        root = _Table(footer, *struct.unpack_from("<I", footer))
+        dictionaries, batches = (_blocks(root, field, nbytes) for field in (2, 3))
+        shared = sum(_decoded(file, *block)[1] for block in dictionaries)
+        found = [_decoded(file, *block) for block in batches]
+        if min((rows for rows, _ in found), default=0) < 0:
+            raise ValueError("a negative number of rows")
+        return [(rows, shared + size) for rows, size in found]
+    except (struct.error, ValueError, OverflowError) as error:
+        raise SourceError(f"{url} is damaged: its headers cannot be read ({error}).") from error
+
+
+class _Table:
+    """A table of a FlatBuffer."""
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self.data, self.at = data, at
+        (back,) = struct.unpack_from("<i", data, at)
+        self._fields = at - back
+
+    def place(self, field: int) -> int:
+        """Where a field lies; 0 if it is missing."""
+        if self._fields < 0:
+            raise ValueError("a table without fields")
+        (size,) = struct.unpack_from("<H", self.data, self._fields)
+        if 4 + 2 * field >= size:
+            return 0
+        (offset,) = struct.unpack_from("<H", self.data, self._fields + 4 + 2 * field)
+        return self.at + offset if offset else 0
+
+    def table(self, field: int) -> "_Table":
+        """The table in a field."""
+        at = self.place(field)
+        (offset,) = struct.unpack_from("<I", self.data, at)
+        return _Table(self.data, at + offset)
+
+    def structs(self, field: int, form: str) -> list[tuple[int, ...]]:
+        """The structs in a field."""
+        if not (at := self.place(field)):
+            return []
+        (offset,) = struct.unpack_from("<I", self.data, at)
+        (count,) = struct.unpack_from("<I", self.data, at + offset)
+        width = struct.calcsize(form)
+        if count * width > len(self.data):
+            raise ValueError("too many structs")
+        return [struct.unpack_from(form, self.data, at + offset + 4 + width * number) for number in range(count)]
+
+
+def _blocks(root: _Table, field: int, nbytes: int) -> list[tuple[int, int]]:
+    """The place and the size of the header of each block."""
+    blocks = root.structs(field, "<qi4xq")
+    if any(min(block) < 0 or sum(block) > nbytes for block in blocks):
+        raise ValueError("a block lies outside of the file")
+    return [(offset, size) for offset, size, _ in blocks]
+
+
+def _decoded(file: BinaryIO, offset: int, size: int) -> tuple[int, int]:
+    file.seek(offset)
+    header = file.read(size)
+    skipped = 8 if header[:4] == b"\xff\xff\xff\xff" else 4
+    content = header[skipped:]
+    message = _Table(content, *struct.unpack_from("<I", content))
+    batch = message.table(2)
+    if content[message.place(1)] == 2:  # a dictionary
+        batch = batch.table(1)
+    buffers, at = batch.structs(2, "<qq"), batch.place(0)
+    rows: int = struct.unpack_from("<q", content, at)[0] if at else 0
+    if not batch.place(3):
+        return rows, sum(length for _, length in buffers)
+    total = 0
+    for start, length in buffers:
+        if length >= 8:
+            file.seek(offset + size + start)
+            (claimed,) = struct.unpack("<q", file.read(8))
+            total += max(0, claimed) if claimed >= 0 else length
+    return rows, total
