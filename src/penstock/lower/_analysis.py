@@ -114,6 +114,12 @@ class Analysis:
         opened = [each.opens for each in self._outside(staged) if id(each) not in staged]
         return sum({key_of(source): source.kept_nbytes for source in opened if isinstance(source, Source)}.values())
 
+    @property
+    def largest_source(self) -> str:
+        """The source that keeps most in memory; empty if none keeps anything."""
+        sources = [each.opens for each in self.steps if isinstance(each.opens, Source) and each.opens.kept_nbytes]
+        return str(max(sources, key=lambda source: source.kept_nbytes)) if sources else ""
+
     def _outside(self, staged: Collection[int]) -> list[Node]:
         """The steps down to the stages, these included."""
         return (

@@ -49,4 +49,5 @@ def budget(
         store_nbytes=slot_count * SlotLayout(spec).nbytes if is_sent else 0,
         spec=str(spec),
         batch_size=node.batch_size or 1,
+        largest_source=analysis.largest_source,
     )

@@ -51,6 +51,8 @@ class Budget:
     """Rows from other machines, between their arrival and the copy into a slot."""
     batch_size: int = 1
     """Elements in a slot; 1 where that is unknown."""
+    largest_source: str = ""
+    """The source that keeps most."""
 
     @property
     def ring_nbytes(self) -> int:
@@ -114,7 +116,9 @@ class Budget:
             waiting: f"Use a smaller window or batch{prefetch}",
             "a cache in memory": "Say how much it may take, cache(limit=...), or keep it on disk, cache(path)",
             decoded: "Write the file with smaller row groups (row_group_size=...), or read fewer of its columns "
-            "(columns=[...])" + (", or use fewer worker processes: each keeps its own" if process_count > 1 else ""),
+            "(columns=[...])"
+            + (", or use fewer worker processes: each keeps its own" if process_count > 1 else "")
+            + (f". The source that keeps most is {self.largest_source}" if self.largest_source else ""),
         }
         cure = cures.get(largest, f"{batch}{prefetch}")
         if items[largest] == overhead:

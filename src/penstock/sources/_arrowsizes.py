@@ -5,9 +5,14 @@ FlatBuffers; see `File.fbs` and `Message.fbs` of the Arrow format.
 """
 
 import struct
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from penstock.base._errors import SourceError
+
+MOST_RATIO: Final = 40_000
+"""No compression of Arrow makes data smaller by more: Zstandard has blocks of 128 KiB in 4 bytes."""
+
+_MOST_ROWS: Final = 1 << 40
 
 
 def record_batches(url: str, file: BinaryIO, nbytes: int) -> list[tuple[int, int]]:
@@ -28,10 +33,10 @@ def record_batches(url: str, file: BinaryIO, nbytes: int) -> list[tuple[int, int
         footer = file.read(size)
         root = _Table(footer, *struct.unpack_from("<I", footer))
         dictionaries, batches = (_blocks(root, field, nbytes) for field in (2, 3))
-        shared = sum(_decoded(file, *block)[1] for block in dictionaries)
-        found = [_decoded(file, *block) for block in batches]
-        if min((rows for rows, _ in found), default=0) < 0:
-            raise ValueError("a negative number of rows")
+        shared = sum(_decoded(file, nbytes, *block)[1] for block in dictionaries)
+        found = [_decoded(file, nbytes, *block) for block in batches]
+        if any(not 0 <= rows <= _MOST_ROWS for rows, _ in found):
+            raise ValueError("a record batch of so many rows cannot be")
         return [(rows, shared + size) for rows, size in found]
     except (struct.error, ValueError, OverflowError) as error:
         raise SourceError(f"{url} is damaged: its headers cannot be read ({error}).") from error
@@ -81,7 +86,7 @@ def _blocks(root: _Table, field: int, nbytes: int) -> list[tuple[int, int]]:
     return [(offset, size) for offset, size, _ in blocks]
 
 
-def _decoded(file: BinaryIO, offset: int, size: int) -> tuple[int, int]:
+def _decoded(file: BinaryIO, nbytes: int, offset: int, size: int) -> tuple[int, int]:
     file.seek(offset)
     header = file.read(size)
     skipped = 8 if header[:4] == b"\xff\xff\xff\xff" else 4
@@ -92,6 +97,8 @@ def _decoded(file: BinaryIO, offset: int, size: int) -> tuple[int, int]:
         batch = batch.table(1)
     buffers, at = batch.structs(2, "<qq"), batch.place(0)
     rows: int = struct.unpack_from("<q", content, at)[0] if at else 0
+    if any(start < 0 or not 0 <= length <= nbytes for start, length in buffers):
+        raise ValueError("a buffer lies outside of the file")
     if not batch.place(3):
         return rows, sum(length for _, length in buffers)
     total = 0
@@ -99,5 +106,7 @@ def _decoded(file: BinaryIO, offset: int, size: int) -> tuple[int, int]:
         if length >= 8:
             file.seek(offset + size + start)
             (claimed,) = struct.unpack("<q", file.read(8))
-            total += max(0, claimed) if claimed >= 0 else length
+            if claimed > MOST_RATIO * length:
+                raise ValueError(f"{length:,} bytes are said to be {claimed:,} when they are decompressed")
+            total += claimed if claimed >= 0 else length
     return rows, total

@@ -14,6 +14,7 @@ from penstock.sources._openfile import File
 
 _FALSE, _BYTES, _LIST, _SET, _STRUCT = 2, 8, 9, 10, 12
 _INTEGERS: Final = (4, 5, 6)
+_MOST: Final = 1 << 44
 _MOST_DEEP: Final = 64
 # The numbers of fields.
 _ROW_GROUPS, _COLUMNS, _META_DATA, _CRYPTO = 4, 1, 3, 8
@@ -62,8 +63,8 @@ def _chunk(column: dict[int, Any]) -> Chunk:
     facts = column[_META_DATA]
     path = tuple(str(name, "utf-8") for name in facts[_PATH])
     counts = int(facts[_VALUES]), int(facts[_UNCOMPRESSED])
-    if min(counts) < 0:
-        raise ValueError("negative")
+    if not 0 <= min(counts) <= max(counts) <= _MOST:
+        raise ValueError("no such size")
     return Chunk(
         path, facts[_PHYSICAL] == 6, facts[_PHYSICAL] == 7, tuple(facts[_ENCODINGS]), *counts, _CRYPTO in column
     )

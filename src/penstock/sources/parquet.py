@@ -71,6 +71,8 @@ DICTIONARY_NBYTES: Final = 2 << 20
 takes ten times as long to read into one."""
 PREFIXED_ROWS: Final = 64
 """Rows of text without its common prefix that are decoded at once, because the prefix may be long."""
+MOST_ROWS: Final = 1 << 40
+"""No group has more."""
 HEADER_NBYTES: Final = 4 << 10
 """Bytes that are read at once for the headers of record batches."""
 _SHARED, _MIXED, _PREFIXED = 1, 2, 3
@@ -501,8 +503,8 @@ def _read_facts(kind: Kind, file: File, columns: Sequence[str] | None) -> _Foote
         if kind == "arrow":
             return _Footer(schema.names, types)
         rows = [reader.metadata.row_group(number).num_rows for number in range(reader.num_row_groups)]
-        if min(rows, default=0) < 0:
-            raise SourceError(f"{file.url} is damaged: a row group has {min(rows)} rows.")
+        if unlikely := [count for count in rows if not 0 <= count <= MOST_ROWS]:
+            raise SourceError(f"{file.url} is damaged: a row group has {unlikely[0]:,} rows.")
         numbers = {path: number for path, number in stored_numbers(schema).items() if path[0] in types}
         return _Footer(schema.names, types, rows, stored_chunks(file, numbers, types))
 
