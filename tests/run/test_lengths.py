@@ -17,7 +17,7 @@ from penstock._dataset import Dataset
 from penstock.lower._batches import ParallelProgram
 from penstock.memory._rows import Rows
 from penstock.plan._index import EMPTY_ROUND_COUNT
-from penstock.plan._node import Elements, Length, OneInput, OneToOne, Traits
+from penstock.plan._node import Demand, Elements, Length, OneInput, OneToOne, Reorder, Traits
 from penstock.plan._reader import Reader
 from penstock.plan._stream import Generate, StreamSource
 
@@ -305,6 +305,25 @@ def test_a_batch_that_needs_more_of_a_stream_than_it_has_is_an_error_and_no_wait
         found, text = values(loader)
     assert len(found) == 1
     assert text.startswith("Batch 1 of epoch 0 needs 7 elements of a stream that ended after 6. later(")
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("source", [ps.range(8), ps.from_arrays(np.arange(8))], ids=["units", "copies"])
+def test_a_step_that_does_not_say_where_elements_come_from_gives_no_rows_without_content(
+    executor: Any, source: ps.Dataset
+) -> None:
+    @dataclass(frozen=True, eq=False)
+    class Forgets(Reorder, OneInput):
+        verb = "forgets"
+
+        def demand(self, epoch: int, indices: Any) -> Any:
+            return [Demand(0, epoch, indices[indices < 6], np.flatnonzero(indices < 6))]
+
+    with Dataset(Forgets(source._node)).batch(4).loader(executor) as loader:
+        found, text = values(loader)
+    assert found in ([], [[0, 1, 2, 3]])  # copies are computed many batches at once
+    assert text.startswith("forgets() says where ")
+    assert "elements come from, and the others would have no content" in text
 
 
 # The place.

@@ -341,10 +341,21 @@ class Reorder(Node):
         )
 
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
-        """Each input writes its elements into their rows."""
+        """Each input writes its elements into their rows.
+
+        Raises:
+            SpecError: `demand` leaves out elements, so rows would have no content.
+        """
+        count = 0
         for need in self.demand(epoch, indices):
             rows = out if need.rows is None else out.take(need.rows)
             reader.inputs[need.input].fill_place(self.spec, need.epoch, need.indices, rows, gather)
+            count += len(need.indices)
+        if count != len(indices):
+            raise SpecError(
+                f"{located(self)} says where {count} of {len(indices)} elements come from, and the others would have "
+                "no content. It has fewer elements than its length says."
+            )
 
     @property
     def memory(self) -> Memory:
