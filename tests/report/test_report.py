@@ -488,6 +488,37 @@ def test_a_slow_generator_is_named(has_step_above: bool) -> None:
     assert "lines), read in one place, is the limit, 125.0 ms an element" in waiting.limit
 
 
+@pytest.mark.parametrize("rows", [16, 256])
+def test_no_advice_comes_from_the_first_call_of_a_function(rows: int, sleep: Callable[[float], None]) -> None:
+    calls = []
+
+    def first_imports(x: Any) -> Any:
+        calls.append(x)
+        sleep(3.0 if len(calls) == 1 else 0.001)
+        return x
+
+    dataset = ps.range(rows).map(first_imports, element_spec=ps.ArraySpec((), "int64"))
+    with dataset.batch(8).loader("inline") as loader:
+        assert sum(map(len, loader)) == rows
+        limit = loader.report().limit
+    assert limit.startswith("map(first_imports) is the limit, ")
+    assert ("too few elements for advice, because a first call, which may import a library, counts" in limit) == (
+        rows < 64
+    )
+    assert ("worker" in limit) == (rows > 64)
+
+
+def test_advice_of_a_few_long_elements_stays() -> None:
+    step = StepTime("map(decode)", 1, 8, 80.0, may_hold_gil=True)
+    few = Lane("batch(1)", 2, False, 8, 80.0, 80.0, (step,), given=8)
+    said = replace(report(few, use_ms=1, wait_ms=4000), elements_per_batch=1)
+    assert "workers would" in said.limit
+    short = replace(few, wall_s=8.0, cpu_s=8.0, steps=(replace(step, seconds=8.0),))
+    assert "too few elements for advice" in replace(said, lanes=(short,), elapsed_s=5.0, wait_s=4.9).limit
+    ours = replace(short, steps=(replace(short.steps[0], may_hold_gil=False),))  # what imports nothing
+    assert "too few" not in replace(said, lanes=(ours,), elapsed_s=5.0, wait_s=4.9).limit
+
+
 def test_the_limit_is_unknown_after_one_batch() -> None:
     with ps.range(16).batch(8).loader("inline") as loader:
         next(iter(loader))

@@ -41,6 +41,10 @@ TWO_CPUS: Final = 1.6
 """A program that had fewer CPUs shows nothing of its threads."""
 MOST_ALIKE: Final = 4
 """The table has a line for each of at most this number of alike steps."""
+FEW_ELEMENTS: Final = (64, 16)
+"""Of fewer elements, in all or a worker, the first call of a function may take the most: it imports libraries."""
+FIRST_CALL_S: Final = 10.0
+"""A first call seldom takes longer. Workers that worked for longer are advised on, however few elements they had."""
 LEAST_OTHERS: Final = 0.1
 """Other programs are mentioned where they have more than this part of the CPUs."""
 
@@ -267,7 +271,8 @@ class Report:
         elements, unit = self._given(lane)
         if lane.is_serial:
             each = f"{ms(lane.wall_s / elements)} {an(unit)}"
-            return f"{lane.label}, read in one place, is the limit, {each}; a map() after it runs on all workers"
+            cure = _TOO_FEW if self._is_early(lane) else "a map() after it runs on all workers"
+            return f"{lane.label}, read in one place, is the limit, {each}; {cure}"
         if step is None:
             what = f"putting elements into batches is the limit, {ms(lane.rest_s / elements)} {an(unit)}"
         else:
@@ -277,9 +282,17 @@ class Report:
                 each = f"{ms(step.element_s)} {an(step.unit)}"
             what = f"{step.step} is the limit, {each}"
         where = f"on {plural(self.workers, 'worker')}" if self.workers else "inline"
+        if self._is_early(lane):
+            return f"{what} {where}; {_TOO_FEW}"
         cpus = "the one CPU" if self.cpu_count == 1 else f"the {self.cpu_count} CPUs"
         others = f", while other programs have {self._others:.1f} of {cpus}" if self._others else ""
         return f"{what} {where}; {self._remedy_for_python(lane, step) or self._remedy()}{others}"
+
+    def _is_early(self, lane: Lane) -> bool:
+        """Whether the first calls of the user's Python may have taken most of the time."""
+        few = max(FEW_ELEMENTS[0], FEW_ELEMENTS[1] * lane.at_once)
+        is_short = self._given(lane)[0] < few and lane.wall_s < FIRST_CALL_S * lane.at_once
+        return is_short and any(step.may_hold_gil for step in lane.steps)
 
     def _remedy(self) -> str:
         now, count = self.workers or 1, self._model.advised()
@@ -474,6 +487,11 @@ class Report:
             label = f"{lane.label}, read in one place" if lane.is_serial else "into batches"
             (elements, unit), part = self._given(lane), share(lane.rest_s, lane.wall_s)
             yield label, f"{round(elements):,}", plural_of(unit), "", ms(lane.rest_s / elements), part
+
+
+_TOO_FEW: Final = (
+    "these are too few elements for advice, because a first call, which may import a library, counts among them"
+)
 
 
 def _computes(lane: Lane) -> bool:
