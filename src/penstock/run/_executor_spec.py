@@ -98,8 +98,12 @@ class ExecutorSpec:
             lines.append(f"And {len(self.events) - SHOWN_COUNT} more such lines, which went to the logger `penstock`.")
         return "\n".join(line for line in lines if line)
 
-    def learn(self, analysis: Analysis) -> None:
+    def learn(self, analysis: Analysis, *, is_tried: bool = False) -> None:
         """Runs functions with unknown specs in a worker process, because they may crash or hang.
+
+        Args:
+            analysis: The plan.
+            is_tried: Whether a worker loads the plan also where all specs are known.
 
         Raises:
             TravelError: The plan cannot go to another process.
@@ -107,7 +111,7 @@ class ExecutorSpec:
         """
         if not HAS_PROCESSES:
             analysis.learn()
-        if not EXECUTORS[self.executor].travels or analysis.is_learnt:
+        if not EXECUTORS[self.executor].travels or (analysis.is_learnt and not is_tried):
             return
         node = analysis.plan
         payload, answer = pack(node, node), _Answer(node)
@@ -277,9 +281,8 @@ def choose(analysis: Analysis, options: LoaderOptions) -> ExecutorSpec:
     if executor == "processes" or (wants_processes and not problem):
         spec = ExecutorSpec("processes", count, timeout_s, note)
         try:
-            spec.learn(analysis)
-            if executor == "auto":
-                pack(analysis.plan, analysis.plan)
+            is_tried = executor == "auto" and pack(analysis.plan, analysis.plan).makes_itself
+            spec.learn(analysis, is_tried=is_tried)
             return spec
         except BaseException as error:
             spec.leave()
@@ -351,7 +354,10 @@ def choose_feed(program: Program, feed: Analysis, executor: str, timeout_s: floa
     spec = ExecutorSpec("processes", 1, timeout_s, is_alone=True)
     try:
         spec.pack(program)
+        if executor != "processes" and spec.take_payload().makes_itself:
+            spec.learn(feed, is_tried=True)
     except TravelError as error:
+        spec.leave()
         if executor == "processes":
             raise
         note = f"The stream is read on a thread of this process, not in one of its own: {error}"

@@ -74,6 +74,8 @@ class PlanPayload:
     """The types of random generators in it. Each worker gets a copy."""
     unseen: tuple[Cache, ...] = ()
     """Caches of datasets that functions hold, whose specs are unknown. In a worker they keep nothing."""
+    makes_itself: bool = False
+    """Whether an object of another library says itself how it is made again, which may fail in a worker."""
 
     @property
     def shared_nbytes(self) -> int:
@@ -139,7 +141,7 @@ def pack(plan: Node, value: Any, *, leaves_machine: bool = False) -> PlanPayload
         for array, file in pickler.arrays
     ]
     data = pickle.dumps(places, protocol=5) + b"".join(sink.pieces)
-    return PlanPayload(data, roots, tuple(sorted(pickler.generators)), tuple(pickler.unseen))
+    return PlanPayload(data, roots, tuple(sorted(pickler.generators)), tuple(pickler.unseen), pickler.makes_itself)
 
 
 def unpack(data: bytes, arrays: Sequence[npt.NDArray[np.uint8]]) -> Any:
@@ -227,6 +229,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         self.arrays: list[tuple[Array, StridedFile | None]] = []
         """Arrays that are not in the pickle, by number, with the files of those that are mapped."""
         self.generators: set[str] = set()
+        self.makes_itself = False
+        """See `PlanPayload`."""
         self.unseen: list[Cache] = []
         """See `PlanPayload`."""
         self._numbers: dict[int, int] = {}
@@ -313,6 +317,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
             return _reduce_hdf5(obj, h5py)
         elif (keras := sys.modules.get("keras")) is not None and isinstance(obj, getattr(keras, "Layer", ())):
             self.generators.update(_seeded_layers(obj))
+        self.makes_itself = self.makes_itself or _makes_itself(type(obj))
         return super().reducer_override(obj)
 
     def _look_at(self, name: str | None) -> None:
@@ -432,6 +437,15 @@ def _absent(module: str, name: str) -> Any:
         f"module {module!r} came to this worker process with the names that the dataset's functions take from it, and "
         f"{name!r} is not one. Write `import {module}` inside the function to have all of it."
     )
+
+
+def _makes_itself(kind: type) -> bool:
+    """Whether a class, neither of ours nor of Python's nor of NumPy's, has a way of its own to be made again."""
+    root = kind.__module__.partition(".")[0]
+    if root in ("penstock", "numpy", "optree", "cloudpickle") or root in sys.stdlib_module_names - {"__main__"}:
+        return False
+    ways = (getattr(kind, name, None) is not getattr(object, name) for name in ("__reduce__", "__reduce_ex__"))
+    return any(ways) or hasattr(kind, "__setstate__")
 
 
 def _reduce_array(array: Any) -> Any:

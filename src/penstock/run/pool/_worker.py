@@ -29,6 +29,7 @@ from typing import Any, Final, NamedTuple, final
 
 import cloudpickle
 
+from penstock.base._errors import PenstockError, TravelError, words_of
 from penstock.base._random import owned_globals
 from penstock.base._retries import RetryBudget, UnwantedError, reading_with
 from penstock.lower._analysis import analyse
@@ -280,7 +281,15 @@ class _Task:
         """Unpickles the plan, for the worker of this number. Imports what its functions need."""
         sys.path[:] = self._opening.path
         arrays = [map_private(shared, place) for place in self._opening.arrays]
-        self._value = unpack(read_bytes(shared, self._opening.data), arrays)
+        try:
+            self._value = unpack(read_bytes(shared, self._opening.data), arrays)
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise TravelError(
+                f"A worker process cannot make an object again that came with the functions of this dataset: "
+                f"{words_of(error)}. Make it inside the function, or use executor='threads'."
+            ) from error
         if isinstance(self._value, Program):
             program, window = self._value, None
             if isinstance(program, ParallelProgram) and (spans := program.spans) is not None:
