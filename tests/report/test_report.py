@@ -515,8 +515,6 @@ def test_advice_of_a_few_long_elements_stays() -> None:
     assert "workers would" in said.limit
     short = replace(few, wall_s=8.0, cpu_s=8.0, steps=(replace(step, seconds=8.0),))
     assert "too few elements for advice" in replace(said, lanes=(short,), elapsed_s=5.0, wait_s=4.9).limit
-    ours = replace(short, steps=(replace(short.steps[0], may_hold_gil=False),))  # what imports nothing
-    assert "too few" not in replace(said, lanes=(ours,), elapsed_s=5.0, wait_s=4.9).limit
 
 
 def test_the_limit_is_unknown_after_one_batch() -> None:

@@ -664,3 +664,21 @@ def test_image_that_is_replaced_is_an_error_that_names_it(s3, tmp_path, executor
         epochs = itertools.chain.from_iterable(loader for _ in range(3))  # the next may have been fetched before
         with pytest.raises(ps.SourceError, match=r"s3://bucket/folder/a/3\.png has changed since the dataset was made"):
             list(epochs)
+
+
+@pytest.mark.parametrize("kind", ["UnauthenticatedError", "PermissionDeniedError", "GenericError"])
+def test_keys_that_are_set_after_a_refusal_count(kind, monkeypatch):
+    for name in KEYS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(_store, "_needs_boto3", lambda given: False)
+
+    def refused():
+        raise getattr(obstore.exceptions, kind)("no: " + _store._METADATA[0] * (kind == "GenericError"))
+
+    client = _store._place("s3://bucket/key", None)[0]
+    assert _store._place("s3://bucket/other", None)[0] is client
+    with pytest.raises(_store.StoreError):
+        _store._asked(refused)
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    assert _store._place("s3://bucket/key", None)[0] is not client

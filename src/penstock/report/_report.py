@@ -289,10 +289,9 @@ class Report:
         return f"{what} {where}; {self._remedy_for_python(lane, step) or self._remedy()}{others}"
 
     def _is_early(self, lane: Lane) -> bool:
-        """Whether the first calls of the user's Python may have taken most of the time."""
+        """Whether first calls may have taken most of the time: of functions, and of libraries that decode."""
         few = max(FEW_ELEMENTS[0], FEW_ELEMENTS[1] * lane.at_once)
-        is_short = self._given(lane)[0] < few and lane.wall_s < FIRST_CALL_S * lane.at_once
-        return is_short and any(step.may_hold_gil for step in lane.steps)
+        return self._given(lane)[0] < few and lane.wall_s < FIRST_CALL_S * lane.at_once
 
     def _remedy(self) -> str:
         now, count = self.workers or 1, self._model.advised()

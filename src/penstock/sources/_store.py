@@ -288,6 +288,7 @@ def _asked(ask: Any) -> Any:
         status = _STATUS.search(str(error))
         words = _words(error)
         if any(place in str(error) for place in _METADATA):
+            _client.cache_clear()  # as below
             raise StoreError(
                 401,
                 "no credentials were found. Give them by the usual environment variables (AWS_ACCESS_KEY_ID, "
@@ -295,6 +296,8 @@ def _asked(ask: Any) -> Any:
                 "storage_options={'skip_signature': True}",
             ) from None
         is_connection = "HTTP error" in words
+        if isinstance(error, (obstore.exceptions.UnauthenticatedError, obstore.exceptions.PermissionDeniedError)):
+            _client.cache_clear()  # the user may set other keys in the environment, which clients read once
         raise StoreError(int(status[1]) if status else None if is_connection else 400, words) from None
 
 
