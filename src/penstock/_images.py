@@ -503,7 +503,7 @@ _unpaired: Final[dict[tuple[Any, ...], tuple[set[tuple[str, float]], set[tuple[s
 """For each list of files: how parts for validation, and for training, were cut off, while the other was not. It decides
 about a line in the log, and about nothing else."""
 _told: Final[set[tuple[Any, ...]]] = set()
-"""The lists of files about which there was a line."""
+"""The lists of files, and the cuts of them, about which there was a line."""
 
 
 def _caution_apart(verb: str, place: tuple[Any, ...], is_training: bool, cut: tuple[str, float]) -> None:
@@ -515,8 +515,11 @@ def _caution_apart(verb: str, place: tuple[Any, ...], is_training: bool, cut: tu
     if fits is not None:
         others.remove(fits)
         return
-    if others and place not in _told:
-        _told.add(place)
+    if not others:
+        parts[is_training].add(cut)
+        return
+    if (place, is_training, cut) not in _told:
+        _told.add((place, is_training, cut))
         names = "validation", "training"
         _log.warning(
             "%s(subset=%r, %s, validation_split=%g) and the call before, with subset=%r, %s, have files of %s in "
@@ -530,7 +533,7 @@ def _caution_apart(verb: str, place: tuple[Any, ...], is_training: bool, cut: tu
             ", or ".join(f"{words}, validation_split={part:g}" for words, part in sorted(others)),
             place[0],
         )
-    parts[is_training].add(cut)
+    others.clear()  # a later pair of calls is looked at for itself
 
 
 def _tell(text: str) -> None:
