@@ -231,7 +231,8 @@ def test_a_copy_that_a_stranger_may_have_forged_is_not_used(tmp_path, mode, monk
     copy, forged = copy_of(path), b"forged\n" * 1000
     copy.write_bytes(forged)
     facts = np.array([len(forged), zlib.crc32(forged), copy.stat().st_mtime_ns])
-    copy.with_name(f"{copy.name}.sum").write_bytes(b"".join(_recordindex._packed("content", {"facts": facts})))
+    state = f"content {path.stat().st_size} {path.stat().st_mtime_ns}"
+    copy.with_name(f"{copy.name}.sum").write_bytes(b"".join(_recordindex._packed(state, {"facts": facts})))
     shared.chmod(mode)
     if mode == 0o1777:  # as if this were another user's process, and /tmp no such folder
         monkeypatch.setattr(_trust, "_trusted", lambda: (4242,))
@@ -291,3 +292,15 @@ def test_processes_that_copy_at_once_take_the_copies_for_the_same_file(tmp_path)
     os.unlink(copy_of(path))  # as if the other process had looked before it was there
     assert len(ps.from_text(path)) == 2
     assert list(first) == ["one", "two"]
+
+
+def test_copies_in_other_encodings_stay(tmp_path):
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress("é\n".encode("latin-1")))
+    assert lines_of(path, encoding="latin-1") == ["é"]
+    first = ps.from_text(path, encoding="latin-1")
+    assert lines_of(path, encoding="cp1252") == ["é"]
+    assert list(first) == ["é"]
+    path.write_bytes(gzip.compress("éé\n".encode("latin-1")))
+    assert lines_of(path, encoding="latin-1") == ["éé"]
+    assert len(list(tmp_path.glob("*.content"))) == 1

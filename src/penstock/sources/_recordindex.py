@@ -49,7 +49,7 @@ _VERSION: Final = 2
 _HEAD: Final = re.compile(rb"[0-9a-f]{8}\[")
 """How an index begins."""
 _NOTE: Final = "content"
-"""What the note of a copy begins with, in place of a state: its name has that."""
+"""What the note of a copy begins with; the state of the file follows."""
 # Compressed bytes that are decompressed at once. They hold at most a thousand times as many.
 _PIECE_NBYTES: Final = 64 << 10
 _PROGRESS_S: Final = 10.0
@@ -303,7 +303,7 @@ def decompressed(
         except OSError as error:
             problems.append(_problem(path, error))
             continue
-        _delete_old_copies(stem, path)
+        _delete_old_copies(file, stem)
         done = "decompressed" if compression else "written in UTF-8"
         _log.info("%s was %s into %s, %d MiB.", file.url, done, path, copy.nbytes >> 20)
         return copy
@@ -336,7 +336,7 @@ def _copied(file: File, path: Path, content: Iterator[bytes], changed_s: int) ->
     copy = described(str(path))
     if [copy.nbytes, _checksum(copy)] != written:
         raise OSError(errno.EIO, "what was written cannot be read back")
-    _write(file, _note_of(path), _packed(_NOTE, {"facts": np.array([*written, int(copy.version)])}))
+    _write(file, _note_of(path), _packed(_state_of(file), {"facts": np.array([*written, int(copy.version)])}))
     return copy
 
 
@@ -345,7 +345,7 @@ def _kept_copy(file: File, path: Path) -> File | None:
     with contextlib.suppress(Exception):  # damage has many forms
         require_own_file(path)
         require_own_file(_note_of(path))
-        if (facts := _unpacked(_NOTE, _note_of(path).read_bytes())) is None:
+        if (facts := _unpacked(_state_of(file), _note_of(path).read_bytes())) is None:
             return None
         nbytes, checksum, changed = facts["facts"].tolist()
         copy = described(str(path))
@@ -354,10 +354,15 @@ def _kept_copy(file: File, path: Path) -> File | None:
         if int(copy.version) == changed:
             return copy
         if _checksum(copy) == checksum:  # the folder was copied
+            facts = {"facts": np.array([nbytes, checksum, int(copy.version)])}
             with contextlib.suppress(OSError):
-                _write(file, _note_of(path), _packed(_NOTE, {"facts": np.array([nbytes, checksum, int(copy.version)])}))
+                _write(file, _note_of(path), _packed(_state_of(file), facts))
             return copy
     return None
+
+
+def _state_of(file: File) -> str:
+    return f"{_NOTE} {file.nbytes} {file.version}"
 
 
 def _note_of(path: Path) -> Path:
@@ -368,13 +373,15 @@ def _checksum(file: File) -> int:
     return functools.reduce(lambda value, piece: zlib.crc32(piece, value), pieces(file, None), 0)
 
 
-def _delete_old_copies(stem: Path, new: Path) -> None:
+def _delete_old_copies(file: File, stem: Path) -> None:
     """Deletes the content of older states of a file, with their notes: only names that this module makes."""
     ours = re.compile(re.escape(stem.name) + r"\.[0-9a-f]{8}\.content")
     for name in filter(ours.fullmatch, os.listdir(stem.parent)):
         old = stem.with_name(name)
-        with contextlib.suppress(OSError, ValueError):
-            if old != new and _unpacked(_NOTE, _note_of(old).read_bytes()) is not None:
+        with contextlib.suppress(Exception):  # damage has many forms
+            line, _, _ = _note_of(old).read_bytes()[8:].partition(b"\n")
+            state = json.loads(line)[0]
+            if state.startswith(f"{_NOTE} ") and state != _state_of(file):
                 old.unlink()
                 _note_of(old).unlink()
 
