@@ -209,7 +209,7 @@ def from_arrow(
     """Makes a dataset of the rows of Arrow files (Feather, version 2), like `from_parquet`.
 
     Files are mapped. Only the requested rows of uncompressed batches come into memory, and random order costs no more
-    than order. Such a file must not be shortened while it is read: the process would die.
+    than order. A file that is shortened or replaced while it is read is an error that names it.
 
     Example:
         >>> import pyarrow, pyarrow.feather
