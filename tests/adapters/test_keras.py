@@ -318,11 +318,11 @@ def test_measuring_on_an_adapter_for_training_is_one_line_in_the_log(verb, cure,
     model.fit(ds.to_keras(), validation_data=flipped.to_keras(training=False), verbose=0)
     plain = ps.from_arrays((np.zeros((8, 2), "float32"), np.zeros((8, 1), "float32"))).batch(4)
     getattr(model, verb)(plain.to_keras(), verbose=0)
-    assert not caplog.records
+    assert not [record for record in caplog.records if record.name == "penstock"]  # TensorFlow logs, too
     adapter = flipped.to_keras()
     for _ in range(2):
         getattr(model, verb)(adapter, verbose=0)
-    (record,) = caplog.records
+    (record,) = [record for record in caplog.records if record.name == "penstock"]
     text = f"{verb}() reads another epoch in each call, for this adapter was made for training: shuffle(seed=1) and "
     assert record.getMessage().startswith(text)
     assert f"Write to_keras(training=False), which is epoch 0 in every call{cure}" in record.getMessage()
