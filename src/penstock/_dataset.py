@@ -1163,7 +1163,8 @@ class Dataset(NoArray):
             prefetch: Batches that are ready or being filled while you work on one. There are `prefetch + 2`
                 slots.
             memory_limit: Limit in bytes for `projected_nbytes`. With worker processes, the overhead counts too: 48 MiB,
-                and 45 MiB a process.
+                and 45 MiB a process. What is left beside the ring, divided by the workers, and 64 MiB at least, is the
+                limit for decoding one image; a larger one is an error that names its file.
             timeout_s: Seconds that a worker may spend on an element without progress. A process is then killed and its
                 work is redone. The second time is an error that names the element. A thread cannot be killed: the
                 error comes at once.

@@ -16,6 +16,7 @@ import pytest
 import simplejpeg
 
 from penstock import ArraySpec
+from penstock.base._retries import RetryBudget, reading_with
 from penstock.image import Decoding, ImageError, Resizing, decode
 
 
@@ -653,6 +654,40 @@ def test_a_header_that_claims_billions_of_pixels_is_refused_before_anything_is_a
         caught.value
     )
     assert "make a smaller copy, or cut it into tiles" in str(caught.value)
+
+
+def test_a_tile_of_a_tiff_counts_as_pixels() -> None:
+    tags = {256: 8, 257: 8, 322: 60_000, 323: 60_000}
+    fields = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    with pytest.raises(ImageError, match=r"this TIFF of .* bytes says 60000 x 60000 pixels, above the limit"):
+        pixels(b"II*\0\x08\0\0\0" + struct.pack("<H", len(tags)) + fields + bytes(30))
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "pixel_nbytes"),
+    [
+        *((name, "rgb", 6) for name in ("png", "bmp", "webp", "tiff")),
+        ("gif", "rgb", 7),
+        ("png", "rgba", 8),
+        ("png", "grayscale", 4),
+        ("jpeg", "rgb", 3),
+        ("jpeg", "grayscale", 1),
+        ("progressive", "rgb", 9),
+    ],
+)
+def test_an_image_that_takes_more_memory_than_its_worker_may_is_refused_by_its_header(
+    name: str, mode: str, pixel_nbytes: int
+) -> None:
+    progressive = encoded(".jpg", PHOTO, cv2.IMWRITE_JPEG_PROGRESSIVE, 1)
+    data, nbytes = {**FILES, "progressive": progressive}[name], PHOTO[..., 0].size * pixel_nbytes
+    with reading_with(RetryBudget(room_nbytes=nbytes)):
+        assert pixels(data, mode).shape[:2] == PHOTO.shape[:2]
+    kind = {"webp": "WebP", "progressive": "JPEG"}.get(name, name.upper())
+    with (
+        reading_with(RetryBudget(room_nbytes=nbytes - 1)),
+        pytest.raises(ImageError, match=rf"a {kind} of 48 x 64 pixels, which take .* that memory_limit leaves to each"),
+    ):
+        pixels(data, mode)
 
 
 @pytest.mark.parametrize(

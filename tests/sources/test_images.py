@@ -371,6 +371,36 @@ def test_a_broken_file_ends_a_loader_with_its_name_and_the_cures_last(tmp_path: 
         assert len(list(loader)) == len(ds)
 
 
+def bomb(side: int) -> bytes:
+    """A PNG of black pixels of one bit, a file of a thousandth of their bytes."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    head = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
+    rows = zlib.compress(bytes(side * (1 + side // 8)), 9)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads", pytest.param("processes", marks=[pytest.mark.slow])])
+def test_a_file_that_takes_more_memory_than_the_limit_is_refused_by_its_name(tmp_path: Path, executor: Any) -> None:
+    (tmp_path / "a.png").write_bytes(bomb(4000))
+    files = ps.from_image_files([tmp_path / "a.png"] * 4, image_size=(8, 8)).batch(2)
+    in_map = ps.from_source([bomb(4000)] * 4).map(ps.image.Decoding((8, 8))).batch(2)
+    is_slow = executor == "processes"
+    limit, enough = (90 << 20 if executor == "inline" else 150 << 20, 400 << 20)
+    cases = [(in_map.filter(lambda batch: True), "")] if is_slow else [(files, r"a\.png \(element \d\): "), (in_map, "")]
+    for dataset, name in cases:
+        with (
+            dataset.loader(executor, workers=1 if executor != "threads" else 2, memory_limit=limit) as loader,
+            pytest.raises(ps.SourceError, match=rf"{name}.*a PNG of 4000 x 4000 pixels, which take 91\.6 MiB .* above"),
+        ):
+            next(iter(loader))
+    if not is_slow:
+        with files.loader(executor, memory_limit=enough, workers=2) as loader:
+            assert next(iter(loader)).shape == (2, 8, 8, 3)
+
+
 def test_file_that_grew_since_it_was_listed_is_read_as_it_is_now(tmp_path: Path) -> None:
     make_pets(tmp_path)
     ds = of(tmp_path, batch_size=None, shuffle=False, image_size=(300, 400))

@@ -40,11 +40,12 @@ class RetryBudget:
         generation: The unit's.
         limit_s: The longest time for retries.
         place: The epoch and number of the unit's batch. Earlier batches are served first.
+        room_nbytes: The most memory that may be taken to decode one element, besides its place.
     """
 
     __slots__ = (
         "_generation", "_words", "fetched_nbytes", "limit_s", "needed_nbytes", "place", "repeat_count",
-        "request_count", "request_s", "waited_s",
+        "request_count", "request_s", "room_nbytes", "waited_s",
     )  # fmt: skip
 
     def __init__(
@@ -53,11 +54,13 @@ class RetryBudget:
         generation: int = 0,
         limit_s: float = math.inf,
         place: tuple[int, int] = (0, 0),
+        room_nbytes: float = math.inf,
     ) -> None:
         self._words = words
         self._generation = generation
         self.limit_s: float = limit_s
         self.place = place
+        self.room_nbytes = room_nbytes
         self.repeat_count: int = 0
         """The number of retries."""
         self.waited_s: float = 0.0

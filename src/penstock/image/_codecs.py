@@ -13,10 +13,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from penstock.base._retries import retry_budget
 from penstock.image._formats import (
     JPEG_START,
     Header,
     ImageError,
+    check_room,
     check_size,
     ends_early,
     first_frame,
@@ -38,6 +40,9 @@ _MOST_EXTRANEOUS: Final = 4096
 """Bytes between pixels and the next mark that are ignored, as in all readers. Dozens of files of Cats vs. Dogs have
 some. More of them mean that the decoder failed, unless all are the same."""
 _EXTRANEOUS: Final = re.compile(r"(\d+) extraneous bytes before marker 0x([0-9a-f]{2})")
+
+_COEFFICIENTS_NBYTES: Final = 6
+"""The bytes of a pixel that the decoder of a progressive JPEG keeps besides, without subsampling."""
 
 _LEAST_WEBP_NBYTES: Final = 32
 """OpenCV refuses smaller files. Those of one colour have 28 bytes, and bytes after the image are ignored."""
@@ -87,6 +92,7 @@ def indices(data: memoryview) -> Pixels:
         if kind in (b"IDAT", b"IEND"):
             parts.append(bytes(data[at:end]))
         at = end
+    check_room(header.height, header.width, 2, "PNG")
     pixels = _imdecode(b"".join(parts), header, cv2.IMREAD_UNCHANGED)
     return np.asarray(pixels // (255 // (2**depth - 1)) if depth < 8 else pixels)[..., None]
 
@@ -97,9 +103,13 @@ def _jpeg(data: memoryview, channels: int, least: Callable[[int, int], Size] | N
     except (ValueError, KeyError):  # a flaw, or a colour space outside its interface
         return _odd_jpeg(data, channels, least)
     check_size(height, width, "JPEG", len(data))
+    all_nbytes = channels + _COEFFICIENTS_NBYTES
+    if height * width * all_nbytes > retry_budget().room_nbytes and jpeg_frame(data).is_progressive:
+        check_room(height, width, all_nbytes, "JPEG")
     if least is not None:
         divisor = _divisor(height, width, least(height, width))
         height, width = -(-height // divisor), -(-width // divisor)
+    check_room(height, width, 4 + 3 * channels if colors in ("CMYK", "YCCK") else channels, "JPEG")
     if colors in ("CMYK", "YCCK"):
         inks = scratch("decoded", (height, width, 4), np.uint8)
         _turbo(data, inks, "CMYK")
@@ -191,6 +201,10 @@ def _odd_jpeg(data: memoryview, channels: int, least: Callable[[int, int], Size]
 def _opencv(data: memoryview, header: Header, channels: int) -> Pixels:
     if header.format == "GIF":
         return _gif(data, channels)
+    # Measured: OpenCV's array and the one in our order, of 16 bits if alpha is asked for.
+    has_16_bits = header.is_blended or (header.format == "PNG" and data[24] == 16)
+    pixel_nbytes = 2 * max(2, channels) * (2 if has_16_bits and channels == 4 else 1)
+    check_room(header.height, header.width, pixel_nbytes, header.format)
     if header.format == "PNG":
         data = _still(data)
     if header.format == "WebP" and len(data) < _LEAST_WEBP_NBYTES:
@@ -252,6 +266,7 @@ def _gif(data: memoryview, channels: int) -> Pixels:
     frame = first_frame(data)
     check_size(frame.height, frame.width, "GIF", len(data))
     check_size(*frame.canvas, "GIF", len(data))
+    check_room(*frame.canvas, 2 * max(3, channels) + 1, "GIF")
     pixels = _imdecode(frame.data, header_of(memoryview(frame.data)), cv2.IMREAD_UNCHANGED)
     alpha = pixels[..., 3] if pixels.shape[2] == 4 else None
     rgb = np.ascontiguousarray(pixels[..., 2::-1])

@@ -47,7 +47,10 @@ class Decoding:
     GIF and BMP have no checksums). So is a file of more than 2**28 pixels.
 
     Runs without the GIL. Memory: scratch memory of the thread, up to 4 MiB an array (an image of 1.4 million pixels in
-    rgb). A larger image takes fresh memory while it is decoded, `height * width * channels` bytes.
+    rgb). A larger image takes fresh memory while it is decoded: `height * width * channels` bytes if it is a JPEG,
+    twice that for other formats, and 6 bytes a pixel more for a progressive JPEG. The limit for that is what a loader's
+    `memory_limit` leaves beside its ring, divided by the workers, and 64 MiB at least; a larger image is an
+    `ImageError`.
 
     Example:
         >>> ps.image.Decoding((180, 180), fit="crop")(Path("cat.jpg").read_bytes()).shape

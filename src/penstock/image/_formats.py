@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from penstock.base._errors import SourceError
+from penstock.base._retries import retry_budget
+from penstock.base._units import size_text
 
 PIXEL_LIMIT: Final = 2**28
 """The most pixels of an image, 16,384 x 16,384. A header of thirty bytes can claim any size, which a reader would
@@ -105,6 +107,27 @@ def check_size(height: int, width: int, format: str, nbytes: int) -> None:
         )
 
 
+def check_room(height: int, width: int, pixel_nbytes: int, format: str) -> None:
+    """Refuses an image that takes more memory to decode than the `memory_limit` of a loader leaves.
+
+    Args:
+        height: Pixels.
+        width: Pixels.
+        pixel_nbytes: The bytes that its decoder and what follows take for each pixel.
+        format: Its format.
+
+    Raises:
+        ImageError: With the size, the limit and the remedy.
+    """
+    nbytes, room_nbytes = height * width * pixel_nbytes, retry_budget().room_nbytes
+    if nbytes > room_nbytes:
+        raise ImageError(
+            f"a {format} of {height} x {width} pixels, which take {size_text(nbytes)} while they are decoded, above "
+            f"the {size_text(int(room_nbytes))} that memory_limit leaves to each worker. Raise memory_limit, take "
+            "fewer workers=, or make a smaller copy of the image."
+        )
+
+
 def truncated(data: memoryview, where: str = "") -> ImageError:
     """Returns the error for a file that ends too early."""
     return ImageError(
@@ -124,6 +147,8 @@ class Frame(NamedTuple):
     """Whether all pixels are in one scan, so that a truncated file lacks pixels."""
     is_adobe: bool
     """Whether it has Adobe's segment, which means inverted inks. It may follow a profile of 500 kB."""
+    is_progressive: bool
+    """Whether its coefficients are kept until the last scan."""
 
 
 def jpeg_frame(data: memoryview) -> Frame:
@@ -142,7 +167,8 @@ def jpeg_frame(data: memoryview) -> Frame:
             if marker == 0xDA and frame:
                 height, width, channels = struct.unpack_from(">HHB", raw, frame + 5)
                 is_one_scan = raw[frame + 1] in (0xC0, 0xC1) and raw[at + 4] == channels
-                return Frame(height, width, end, is_one_scan, is_adobe)
+                is_progressive = raw[frame + 1] in (0xC2, 0xC6, 0xCA, 0xCE)
+                return Frame(height, width, end, is_one_scan, is_adobe, is_progressive)
     except (IndexError, struct.error):
         raise truncated(data, "within its header") from None
     raise ImageError("a damaged JPEG (no size before its pixels). Fetch the file again.")
@@ -261,7 +287,7 @@ def _tiff(data: memoryview, head: bytes) -> Header:
     order = "<" if head[:1] == b"I" else ">"
     (at,) = struct.unpack_from(order + "I", head, 4)
     (tag_count,) = struct.unpack_from(order + "H", data, at)
-    tags = {256: 0, 257: 0, 258: 8, 262: 0, 277: 1, 284: 1, 338: 0, 339: 1}
+    tags = {256: 0, 257: 0, 258: 8, 262: 0, 277: 1, 284: 1, 322: 0, 323: 0, 338: 0, 339: 1}
     for start in range(at + 2, at + 2 + 12 * tag_count, 12):
         tag, kind, count = struct.unpack_from(order + "HHI", data, start)
         if tag in tags:
@@ -270,6 +296,7 @@ def _tiff(data: memoryview, head: bytes) -> Header:
             if count * struct.calcsize(code) > 4:  # the field holds an offset
                 (offset,) = struct.unpack_from(order + "I", data, offset)
             (tags[tag],) = struct.unpack_from(order + code, data, offset)
+    check_size(max(tags[257], tags[323]), max(tags[256], tags[322]), "TIFF", len(data))  # a tile may be larger
     if tags[339] != 1 or tags[258] > 16:
         raise ImageError(
             f"a TIFF of {tags[258]}-bit {'numbers' if tags[339] == 1 else 'signed or floating-point numbers'}, which "

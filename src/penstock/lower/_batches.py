@@ -240,7 +240,7 @@ class ParallelProgram(BatchProgram):
     def __reduce__(self) -> tuple[Any, ...]:
         # The sources are opened again in the other process.
         make = functools.partial(ParallelProgram, same_epoch=self.same_epoch, spans=self.spans, is_inner=self.is_inner)
-        return make, (self.node, self.shard)
+        return make, (self.node, self.shard), {"room_nbytes": self.room_nbytes}
 
     @cached_property
     def spec(self) -> Spec:

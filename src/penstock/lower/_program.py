@@ -8,6 +8,7 @@ There are three: `ParallelProgram` for plans with random access and for steps ab
 `SerialProgram` for streams that one worker reads in order. `BatchProgram` is the base of those that fill batches.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -90,6 +91,8 @@ class Program(ABC):
     """Whether one worker runs all units in order, and each reports an `Outcome`."""
     is_cpu_bound: bool = False
     """Whether units call functions, and do not only read."""
+    room_nbytes: float = math.inf
+    """See `RetryBudget`."""
     node: Node
 
     @property

@@ -9,7 +9,7 @@ have nothing to do side by side, and each element is copied once. A unit is a wh
 """
 
 import functools
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, Protocol, final
 
 from penstock.base._random import seeded_globals
@@ -184,8 +184,9 @@ class SerialProgram(BatchProgram):
         self._batch = node if isinstance(node, Batch) else None
         self._size = node.size if isinstance(node, Batch) else 1
 
-    def __reduce__(self) -> tuple[Callable[..., "SerialProgram"], tuple[Node]]:
-        return functools.partial(SerialProgram, same_epoch=self.same_epoch), (self.node,)
+    def __reduce__(self) -> tuple[Any, ...]:
+        make = functools.partial(SerialProgram, same_epoch=self.same_epoch)
+        return make, (self.node,), {"room_nbytes": self.room_nbytes}
 
     @property
     def rows_per_batch(self) -> int:

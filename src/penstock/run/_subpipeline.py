@@ -9,19 +9,20 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
-from typing import Any, final
+from typing import Any, Final, final
 
 from penstock.lower._analysis import Analysis, analyse
 from penstock.lower._batches import BatchProgram, ParallelProgram
 from penstock.lower._budget import budget
 from penstock.lower._copies import CopyPlan
-from penstock.lower._program import Position
+from penstock.lower._program import Position, Program
 from penstock.lower._share import Share
 from penstock.lower._stages import Stage, StreamParts, divide, random_parts
 from penstock.lower._streams import FeedProgram, SerialProgram
-from penstock.memory._budget import Budget
+from penstock.memory._budget import Budget, overhead_nbytes
 from penstock.memory._rows import Leaves
 from penstock.memory._shared import SharedFile
+from penstock.memory._slot import SlotLayout
 from penstock.report._lanes import Lane
 from penstock.run._consumer import END_OF_EPOCH, DeliveryBase
 from penstock.run._copy_delivery import CopyDelivery
@@ -35,6 +36,9 @@ from penstock.run._network_advice import network_advice
 from penstock.run._options import LoaderOptions
 from penstock.run._quarantine import Quarantine
 from penstock.run._shutdown import watch
+
+LEAST_ROOM_NBYTES: Final = 64 << 20
+"""What a worker may take to decode one element whatever the limit: a photograph of 22 million pixels."""
 
 
 @final
@@ -93,9 +97,19 @@ class SubPipeline:
             self.leave()
             raise
 
+    def _room_nbytes(self, program: Program, worker_count: int = 1, process_count: int = 0) -> float:
+        """Returns what the limit of memory leaves each worker to decode one element: a share of all but the ring."""
+        limit = self._options.memory_limit
+        if limit is None:
+            return math.inf
+        ring_nbytes = (self._options.prefetch + 2) * SlotLayout(program.spec).nbytes
+        left_nbytes = limit - ring_nbytes - overhead_nbytes(process_count)
+        return max(LEAST_ROOM_NBYTES, left_nbytes // max(1, worker_count))
+
     def _set_up_serial(self, analysis: Analysis, feed: Analysis) -> None:
         options = self._options
         self.program = SerialProgram(analysis.plan, same_epoch=self._same_epoch)
+        self.program.room_nbytes = self._room_nbytes(self.program)
         self.executor = choose_feed(self.program, feed, options.executor, options.timeout_s, has_stages=False)
         self._executors.append(self.executor)
         self.budget = budget(
@@ -121,6 +135,7 @@ class SubPipeline:
             is_inner=self._is_inner,
         )
         self.program = program
+        program.room_nbytes = self._room_nbytes(program, self.executor.worker_count, self.executor.process_count)
         self.executor.pack(program)
         if analysis.is_remote and not self._is_inner:
             self.executor.events += network_advice(analysis)
@@ -164,6 +179,7 @@ class SubPipeline:
             self._feed = FeedProgram(parts.below.plan, 2 * parts.batch_count, 1, self._stages)
             return
         self._feed = FeedProgram(parts.below.plan, parts.span_size, parts.span_count, self._stages)
+        self._feed.room_nbytes = self._room_nbytes(self._feed)
         self._feed_executor = choose_feed(
             self._feed, parts.below, options.executor, options.timeout_s, has_stages=bool(self._stages)
         )

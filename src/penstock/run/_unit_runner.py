@@ -74,7 +74,8 @@ class UnitRunner:
         status.words[0] = 0
         status.failures.clear()
         status.is_poisoned = unit.is_poisoned
-        budget = RetryBudget(header, unit.generation, self._timeout_s, (unit.epoch, unit.index))
+        place = unit.epoch, unit.index
+        budget = RetryBudget(header, unit.generation, self._timeout_s, place, self._program.room_nbytes)
         before: RetryBudget | None = None
         rows: Any = ()
         error: Exception | None = None

@@ -30,6 +30,7 @@ from penstock.base._positions import require_order
 from penstock.base._printable import printable
 from penstock.base._retries import NOTHING_WANTED, RetryBudget, reading_with, retry_budget
 from penstock.base._threads import starting_threads
+from penstock.base._units import size_text
 from penstock.memory._rows import Indices
 from penstock.plan._order import Position, ReadOrder
 from penstock.plan._source import Read, Source
@@ -380,7 +381,8 @@ class OpenFiles:
             width: The ranges of an element, which follow each other.
 
         Raises:
-            SourceError: A file is too short, has changed, or its device fails.
+            SourceError: A file is too short, has changed, its device fails, or a range is larger than the limit of
+                memory allows.
         """
         spans = None if self._blocks is None else self._blocks.spans(numbers, offsets, sizes, width)
         numbers, offsets, sizes, order = sorted_ranges(numbers, offsets, sizes)
@@ -388,7 +390,14 @@ class OpenFiles:
             retry_budget().needed_nbytes += int(sizes.sum())
         if spans is not None and order is not None:
             spans = spans.of(order)
+        room_nbytes = retry_budget().room_nbytes
         for first, last, heads, starts, total in self._cut(numbers, offsets, sizes):
+            if total > room_nbytes:  # one range: several together are smaller than any room
+                raise SourceError(
+                    f"{self.files[int(numbers[first])].url} has {size_text(total)} for one element, from byte "
+                    f"{int(offsets[first]):,} on, above the {size_text(int(room_nbytes))} that memory_limit leaves to "
+                    "each worker. Raise memory_limit, take fewer workers=, or write smaller elements."
+                )
             data = self._memory(total)
             ends = np.append(heads[1:], last) - 1
             at = starts[heads - first]
