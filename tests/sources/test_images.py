@@ -389,7 +389,9 @@ def test_a_file_that_takes_more_memory_than_the_limit_is_refused_by_its_name(tmp
     in_map = ps.from_source([bomb(4000)] * 4).map(ps.image.Decoding((8, 8))).batch(2)
     is_slow = executor == "processes"
     limit, enough = (90 << 20 if executor == "inline" else 150 << 20, 400 << 20)
-    cases = [(in_map.filter(lambda batch: True), "")] if is_slow else [(files, r"a\.png \(element \d\): "), (in_map, "")]
+    cases = (
+        [(in_map.filter(lambda batch: True), "")] if is_slow else [(files, r"a\.png \(element \d\): "), (in_map, "")]
+    )
     for dataset, name in cases:
         with (
             dataset.loader(executor, workers=1 if executor != "threads" else 2, memory_limit=limit) as loader,

@@ -12,6 +12,7 @@ import pytest
 import penstock as ps
 from penstock.base import _atomic, _trust
 from penstock.sources import _recordindex
+from penstock.sources._openfile import find
 
 pytest.importorskip("google_crc32c")
 
@@ -304,3 +305,14 @@ def test_copies_in_other_encodings_stay(tmp_path):
     path.write_bytes(gzip.compress("éé\n".encode("latin-1")))
     assert lines_of(path, encoding="latin-1") == ["éé"]
     assert len(list(tmp_path.glob("*.content"))) == 1
+
+
+@pytest.mark.parametrize("kind", ["gzip", "zlib"])
+def test_compressed_content_comes_in_bounded_pieces(tmp_path, kind):
+    pack = gzip.compress if kind == "gzip" else zlib.compress
+    for name, contents in (("one", [bytes(5 << 20)]), ("several", [b"ab" * 700_000, b"", b"c" * (1 << 20), b"d"])):
+        (tmp_path / name).write_bytes(b"".join(map(pack, contents)) + bytes(700))
+        (file,) = find("test", tmp_path / name)
+        found = list(_recordindex.pieces(file, kind))
+        assert max(map(len, found)) <= 1 << 20
+        assert b"".join(found) == b"".join(contents)

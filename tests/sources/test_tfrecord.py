@@ -230,6 +230,19 @@ def test_file_that_is_no_tfrecord_is_named(tmp_path):
         len(ps.from_tfrecord(tmp_path / "ds"))
 
 
+@pytest.mark.parametrize("kind", [None, "gzip"])
+def test_a_record_that_takes_more_memory_than_the_limit_is_refused_by_its_name(tmp_path, kind):
+    ps.write_tfrecord(tmp_path / "a", [b"small", bytes(70 << 20)], compression=kind)
+    ds = ps.from_tfrecord(tmp_path / "a", check_crc=False).map(len).batch(1)
+    with ds.loader("inline", memory_limit=90 << 20) as loader:
+        assert next(iter(loader)) == 5
+    with (
+        ds.loader("inline", memory_limit=60 << 20) as loader,
+        pytest.raises(ps.SourceError, match=r"a record 1 has 70\.0 MiB, above the 64 MiB that memory_limit leaves"),
+    ):
+        list(loader)
+
+
 @pytest.mark.parametrize("kind", ["gzip", "zlib"])
 @pytest.mark.usefixtures("leaves_nothing_behind")
 def test_damaged_compression_is_named(tmp_path, kind):

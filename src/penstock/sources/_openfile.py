@@ -381,8 +381,7 @@ class OpenFiles:
             width: The ranges of an element, which follow each other.
 
         Raises:
-            SourceError: A file is too short, has changed, its device fails, or a range is larger than the limit of
-                memory allows.
+            SourceError: A file is too short, has changed, or its device fails.
         """
         spans = None if self._blocks is None else self._blocks.spans(numbers, offsets, sizes, width)
         numbers, offsets, sizes, order = sorted_ranges(numbers, offsets, sizes)
@@ -390,14 +389,7 @@ class OpenFiles:
             retry_budget().needed_nbytes += int(sizes.sum())
         if spans is not None and order is not None:
             spans = spans.of(order)
-        room_nbytes = retry_budget().room_nbytes
         for first, last, heads, starts, total in self._cut(numbers, offsets, sizes):
-            if total > room_nbytes:  # one range: several together are smaller than any room
-                raise SourceError(
-                    f"{self.files[int(numbers[first])].url} has {size_text(total)} for one element, from byte "
-                    f"{int(offsets[first]):,} on, above the {size_text(int(room_nbytes))} that memory_limit leaves to "
-                    "each worker. Raise memory_limit, take fewer workers=, or write smaller elements."
-                )
             data = self._memory(total)
             ends = np.append(heads[1:], last) - 1
             at = starts[heads - first]
@@ -516,6 +508,9 @@ class OpenFiles:
 class RecordReader(OpenFiles):
     """The open form of a source whose elements are byte ranges of files."""
 
+    _source: Any
+    """The source, which names elements."""
+
     def ranges(self, elements: Indices) -> tuple[Integers, Integers, Integers]:
         """Returns the file, the first byte and the bytes of each range of each element.
 
@@ -531,13 +526,21 @@ class RecordReader(OpenFiles):
             A request, some of its ranges, by their numbers in it, and their bytes.
 
         Raises:
-            SourceError: A file is too short, has changed, or its device fails.
+            SourceError: A file is too short, has changed, its device fails, or an element is larger than the limit of
+                memory allows.
         """
         elements = np.concatenate([np.empty(0, np.int64), *(read.indices for read in reads)])
         if not len(elements):
             return
         numbers, offsets, sizes = self.ranges(elements)
         width = len(sizes) // len(elements)
+        if sizes.max(initial=0) > (room_nbytes := retry_budget().room_nbytes):
+            largest = int(np.argmax(sizes))
+            raise SourceError(
+                f"{self._source.describe(int(elements[largest // width]))} has {size_text(int(sizes[largest]))}, above "
+                f"the {size_text(int(room_nbytes))} that memory_limit leaves to each worker. Raise memory_limit, take "
+                "fewer workers=, or write smaller elements."
+            )
         firsts = bounds_of(len(read.indices) * width for read in reads)
         for members, data, starts in self.chunks(numbers, offsets, sizes, width):
             for number, read in enumerate(reads):

@@ -50,8 +50,9 @@ _HEAD: Final = re.compile(rb"[0-9a-f]{8}\[")
 """How an index begins."""
 _NOTE: Final = "content"
 """What the note of a copy begins with; the state of the file follows."""
-# Compressed bytes that are decompressed at once. They hold at most a thousand times as many.
+# Compressed bytes that are read at once, and bytes that are decompressed at once.
 _PIECE_NBYTES: Final = 64 << 10
+_CONTENT_NBYTES: Final = 1 << 20
 _PROGRESS_S: Final = 10.0
 # `wbits` of zlib: with gzip's header, or with its own.
 WBITS: Final = {"gzip": 31, "zlib": 15}
@@ -419,11 +420,17 @@ def pieces(file: File, compression: Compression | None) -> Iterator[bytes]:
             while data := stream.read(_PIECE_NBYTES):
                 fed += len(data)
                 tell(fed)
-                while data:
-                    if machine.eof:  # a gzip file may have several members
+                while True:
+                    if machine.eof:  # a gzip file may have several members, and zeros behind them
+                        data = data.lstrip(b"\0")
+                        if not data:
+                            break
                         machine = zlib.decompressobj(WBITS[compression])
-                    yield machine.decompress(data)
-                    data = machine.unused_data
+                    found = machine.decompress(data, _CONTENT_NBYTES)
+                    yield found
+                    data = machine.unused_data if machine.eof else machine.unconsumed_tail
+                    if not data and len(found) < _CONTENT_NBYTES:
+                        break
         except zlib.error as error:
             raise SourceError(
                 f"{file.url} is damaged: it cannot be decompressed ({error}), around byte {fed:,} of {file.nbytes:,}."
