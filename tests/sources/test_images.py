@@ -388,18 +388,19 @@ def test_a_file_that_takes_more_memory_than_the_limit_is_refused_by_its_name(tmp
     files = ps.from_image_files([tmp_path / "a.png"] * 4, image_size=(8, 8)).batch(2)
     in_map = ps.from_source([bomb(4000)] * 4).map(ps.image.Decoding((8, 8))).batch(2)
     is_slow = executor == "processes"
+    workers: dict[str, Any] = {"inline": {}, "threads": {"workers": 2}, "processes": {"workers": 1}}[executor]
     limit, enough = (90 << 20 if executor == "inline" else 150 << 20, 400 << 20)
     cases = (
         [(in_map.filter(lambda batch: True), "")] if is_slow else [(files, r"a\.png \(element \d\): "), (in_map, "")]
     )
     for dataset, name in cases:
         with (
-            dataset.loader(executor, workers=1 if executor != "threads" else 2, memory_limit=limit) as loader,
+            dataset.loader(executor, **workers, memory_limit=limit) as loader,
             pytest.raises(ps.SourceError, match=rf"{name}.*a PNG of 4000 x 4000 pixels, which take 91\.6 MiB .* above"),
         ):
             next(iter(loader))
     if not is_slow:
-        with files.loader(executor, memory_limit=enough, workers=2) as loader:
+        with files.loader(executor, **workers, memory_limit=enough) as loader:
             assert next(iter(loader)).shape == (2, 8, 8, 3)
 
 
