@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.native import implementation
 from tests.faults.programs import Program
 
 pytestmark = pytest.mark.faults
@@ -111,6 +112,40 @@ print([next(it).tolist() for _ in range(3)], flush=True)
     clean(done)
     assert batches == "[[0, 1], [2, 3], [4, 5]]"
     assert seconds < 8
+
+
+IN_OPENCV = """
+import sys, threading
+import cv2
+import numpy as np
+import penstock as ps
+from penstock.run import _shutdown
+
+_shutdown.EXIT_WAIT_S = 0.01
+image, began = np.random.default_rng(0).integers(0, 255, (150, 150), np.uint8), threading.Event()
+
+def denoised(x, denoise=cv2.fastNlMeansDenoising, image=image):  # takes the GIL again in a destructor
+    began.set()
+    denoise(image, None, 10, 7, 31)
+    return x
+
+class Late:  # the end of the interpreter takes longer than the call of the worker
+    def __del__(self):
+        denoised(0), denoised(0), denoised(0)
+
+denoised.releases_gil, sys.late = True, Late()
+loader = ps.range(10).map(denoised, element_spec=ps.ArraySpec((), "int64")).batch(2).loader("threads", workers=1)
+began.clear()
+threading.Thread(target=lambda: next(iter(loader)), daemon=True).start()
+assert began.wait(60)
+sys.exit(3)
+"""
+
+
+@pytest.mark.skipif(implementation() == "numpy", reason="only C++ can keep such a thread from ending the program")
+def test_exit_while_a_worker_is_in_opencv_keeps_the_exit_code(fresh_python: Run) -> None:
+    result = fresh_python(IN_OPENCV)
+    assert (result.returncode, result.stderr) == (3, "")
 
 
 def test_a_process_ends_after_a_deadline_error(fresh_python: Run) -> None:

@@ -121,6 +121,15 @@ def pad_rows(values: Sequence[Any], out: NDArray[Any], filling: NDArray[Any]) ->
     return _implementation.pad_rows(values, out, filling)
 
 
+def outlast_interpreter() -> None:
+    """Lets threads that are in C++ code wait for the end of the process, once the interpreter ends.
+
+    Python before 3.14 would end them where they take the GIL again, in a way that ends the whole program by signal 6.
+    The main thread calls it at the end of the program.
+    """
+    _implementation.outlast_interpreter()
+
+
 def permute(
     values: NDArray[np.uint64], n: int, a: int, b: int, tweaks: NDArray[np.uint64], rounds: NDArray[np.uint64]
 ) -> None:

@@ -196,6 +196,10 @@ def read_parts(descriptor: int, offsets: Rows, memory: Bytes, starts: Rows, size
     return len(offsets), 0, 0
 
 
+def outlast_interpreter() -> None:
+    """Does nothing: Python alone cannot keep such a thread from ending the program."""
+
+
 def return_slot(
     leases: dict[int, Any],
     free: deque[int],

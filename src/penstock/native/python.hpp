@@ -117,4 +117,8 @@ PyObject *permute_now(PyObject *, PyObject *args);
 PyObject *read_parts(PyObject *, PyObject *const *args, Py_ssize_t nargs);
 PyObject *return_slot(PyObject *, PyObject *const *args, Py_ssize_t nargs);
 
+// ------------------------------------------------------------------------------------ ending.cpp
+
+PyObject *outlast_interpreter(PyObject *, PyObject *);
+
 } // namespace penstock

@@ -6,7 +6,8 @@ Why nothing hangs and nothing is left behind:
 2. A loader that is dropped is finalized. The finalizer tells the workers to stop and does not wait for them. Between
    units the workers hold nothing but their queue, so dropping the loader is enough.
 3. At the end of the process, live loaders are closed before modules are torn down, with a short wait. Workers are
-   daemon threads. One that is stuck in a user's function does not keep the process alive. A daemon thread of the user
+   daemon threads. One that is stuck in a user's function does not keep the process alive, and one that comes back
+   from C++ code after that does not end it by a signal (`native.outlast_interpreter`). A daemon thread of the user
    that is in `next` ends silently (`DeliveryBase.require_open`).
 4. Ctrl-C reaches the main thread alone. If that thread waits for a batch, the wait ends. The loader stays usable, and 1
    to 3 end it.
@@ -16,9 +17,11 @@ Why nothing hangs and nothing is left behind:
 """
 
 import atexit
+import threading
 import weakref
 from collections.abc import Callable
 
+from penstock import native
 from penstock.run._consumer import DeliveryBase
 
 EXIT_WAIT_S = 2.0
@@ -51,3 +54,5 @@ def _close_all() -> None:
         delivery.request_stop()
     for delivery in deliveries:
         delivery.close(EXIT_WAIT_S)
+    if any(thread.daemon for thread in threading.enumerate()):
+        native.outlast_interpreter()
