@@ -202,17 +202,16 @@ class _SystemFile:
                 self._require_same(self._state)
                 self._state = None
         if stop is None:
-            data, stop = self._system.cat_file(self._inner), self._nbytes
-        else:
-            stop = stop if self._nbytes is None else min(stop, self._nbytes)
-            data = self._system.cat_file(self._inner, start=start, end=stop, **self._checks(start, stop))
-            if len(data) > stop - start:
-                raise SourceError(
-                    f"{self._url} does not come in parts: {stop - start:,} bytes of it were asked for, and "
-                    f"{len(data):,} came, as from a server of HTTP that knows no ranges. Fetch it to this machine "
-                    "first."
-                )
-        if self._nbytes is not None and stop is not None and len(data) != stop - start:
+            return self._system.cat_file(self._inner)
+        stop = stop if self._nbytes is None else min(stop, self._nbytes)
+        checks = self._checks(start, stop)
+        data = self._system.cat_file(self._inner, start=start, end=stop, **checks)
+        if len(data) > stop - start:
+            raise SourceError(
+                f"{self._url} does not come in parts: {stop - start:,} bytes of it were asked for, and {len(data):,} "
+                "came, as from a server of HTTP that knows no ranges. Fetch it to this machine first."
+            )
+        if checks and self._nbytes is not None and len(data) < stop - start:  # of others, the file is shorter now
             raise ConnectionError(f"{len(data):,} bytes came of {stop - start:,}")
         return data
 
