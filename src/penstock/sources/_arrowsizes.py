@@ -38,7 +38,7 @@ def record_batches(url: str, file: BinaryIO, nbytes: int) -> list[tuple[int, int
         if any(not 0 <= rows <= _MOST_ROWS for rows, _ in found):
             raise ValueError("a record batch of so many rows cannot be")
         return [(rows, shared + size) for rows, size in found]
-    except (struct.error, ValueError, OverflowError) as error:
+    except (struct.error, ValueError, IndexError, OverflowError) as error:
         raise SourceError(f"{url} is damaged: its headers cannot be read ({error}).") from error
 
 

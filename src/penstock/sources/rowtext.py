@@ -393,7 +393,7 @@ def source(
     compression: Compressed,
     cache_dir: str | None,
 ) -> RowSource:
-    """Makes a source from the arguments of `penstock.from_jsonl` and `from_csv`. Reads the first bytes; small files whole."""
+    """Makes a source from the arguments of `penstock.from_jsonl` and `from_csv`. Reads small files whole."""
     verb = form.verb
     for name, value in (("delimiter", form.delimiter), ("quote", form.quote)):
         if not isinstance(value, str) or len(value.encode()) > 1:
