@@ -579,7 +579,11 @@ def column_of(values: Any, spec: ArraySpec, name: str = "", first: int = 0) -> C
 def _piece(values: Any, spec: ArraySpec) -> _Piece:
     is_shared = kinds.is_dictionary(values.type) and not (values.null_count or values.dictionary.null_count)
     if is_shared and (is_text(values.type.value_type) or is_binary(values.type.value_type)):
-        return _piece(values.dictionary, spec)._replace(kinds=numbers(values.indices, ()))
+        indices = numbers(values.indices, ())
+        outside = (indices < 0) | (indices >= len(values.dictionary))
+        if outside.any():
+            raise RowError(int(np.argmax(outside)), "has an index outside of its dictionary: the file is damaged.")
+        return _piece(values.dictionary, spec)._replace(kinds=indices)
     values = _plain(values)
     kind = values.type
     if is_text(kind) or is_binary(kind):
