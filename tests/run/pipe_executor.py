@@ -16,12 +16,13 @@ from typing import Any, BinaryIO
 
 from penstock.base._errors import WorkerError
 from penstock.base._random import owned_globals
+from penstock.base._threads import start_thread
 from penstock.lower._program import Program, Unit, UnitResult
 from penstock.memory._mapping import private
 from penstock.memory._ring import Ring, RingView
 from penstock.memory._slot import RingLayout
 from penstock.run._unit_runner import UnitRunner
-from penstock.run.executors._executor import Client, Executor, start_thread
+from penstock.run.executors._executor import Client, Executor
 from penstock.run.executors._request import ExecutorRequest
 from penstock.run.pool._payload import pack, unpack
 from penstock.run.pool._remote_error import dump_error, load_error

@@ -53,7 +53,7 @@ class Decoding:
     `ImageError`.
 
     Example:
-        >>> ps.image.Decoding((180, 180), fit="crop")(Path("cat.jpg").read_bytes()).shape
+        >>> ps.image.Decoding((180, 180), fit="crop")(open("cat.jpg", "rb").read()).shape
         (180, 180, 3)
     """
 
