@@ -53,7 +53,8 @@ class Decoding:
     `ImageError`.
 
     Example:
-        >>> ps.image.Decoding((180, 180), fit="crop")(open("cat.jpg", "rb").read()).shape
+        >>> from pathlib import Path
+        >>> ps.image.Decoding((180, 180), fit="crop")(Path("cat.jpg").read_bytes()).shape
         (180, 180, 3)
     """
 
