@@ -244,6 +244,45 @@ def test_no_executor_reads_behind_the_last_element_that_is_taken(executor: Any, 
     assert_same_on(executor, ds.map(same, element_spec=INT64), list(range(count)), "")
 
 
+FEWER = {
+    "take and skip": (lambda ds: ds.take(9).skip(9), []),
+    "functions between": (lambda ds: ds.take(9).map(same, element_spec=INT64).skip(9), []),
+    "slices": (lambda ds: ds.take(9)[2:7].skip(1).take(100), [3, 4, 5, 6]),
+    "dropped batch": (lambda ds: ds.take(8).batch(3, drop_remainder=True), [[0, 1, 2], [3, 4, 5]]),
+    "dropped padded batch": (lambda ds: ds.take(8).padded_batch(3, drop_remainder=True), [[0, 1, 2], [3, 4, 5]]),
+    "dropped batch of batches": (
+        lambda ds: ds.take(8).batch(2, drop_remainder=True).batch(3, drop_remainder=True),
+        [[[0, 1], [2, 3], [4, 5]]],
+    ),
+    "functions of batches": (
+        lambda ds: ds.take(8).batch(3, drop_remainder=True).map(np.sum, element_spec=INT64),
+        [3, 12],
+    ),
+    "below a filter": (lambda ds: ds.map(same, element_spec=INT64).take(9).skip(9).filter(keep), []),
+    "below unbatch": (lambda ds: ds.take(8).batch(3, drop_remainder=True).unbatch(), list(range(6))),
+    "below repeat": (lambda ds: ds.take(8).batch(3, drop_remainder=True).repeat(2), [[0, 1, 2], [3, 4, 5]] * 2),
+    "in interleave": (lambda ds: ps.interleave([ds.take(9).skip(9), stream(3)]), [0, 1, 2]),
+    "in concatenate": (lambda ds: ps.concatenate([stream(2, 2), stream(3, 3), ds.take(9).skip(9)]), [0, 1, 0, 1, 2]),
+    "in zip": (
+        lambda ds: ps.zip((ds.take(8).batch(3, drop_remainder=True), ps.range(2))).map(lambda pair: pair[1]),
+        [0, 1],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize(("steps", "want"), FEWER.values(), ids=FEWER)
+@pytest.mark.parametrize("length", [None, 7], ids=["breaks", "ends"])
+def test_neither_an_executor_nor_reading_in_order_reads_what_no_element_is_made_of(
+    executor: Any, steps: Any, want: list[Any], length: Any
+) -> None:
+    # They are known by arithmetic, although the length of the stream is not.
+    bad = ps.from_generator(breaks_at if length is None else up_to, 7, element_spec=INT64, length=length and 8)
+    ds = steps(bad.filter(keep))
+    assert values(ds) == (want, "")
+    assert_same_on(executor, ds, want, "")
+
+
 # Steps that somebody wrote, and that claim a length.
 
 

@@ -9,9 +9,10 @@ A plan never changes. Code that needs another plan, as everything in `lower/` do
 hold values that the fields determine.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -444,6 +445,34 @@ def finite_length(node: Node) -> int:
     """The length of a node that is known to end; checked where the step that needs it was written."""
     assert isinstance(node.length, int)
     return node.length
+
+
+@dataclass(frozen=True, eq=False)
+class _OfLength(OneInput):
+    """Its input with another length, to ask the step after it for its own."""
+
+    count: int | float
+
+    verb = "of_length"
+
+    @property
+    def length(self) -> Length:
+        """The given one."""
+        return self.count
+
+
+def most_elements(node: Node) -> int | float:
+    """The most elements of an epoch of a stream: its length, or the one that it would have over an endless stream.
+
+    Workers find the end of an epoch by this arithmetic, so they read nothing that no element is made of:
+    `take(6).skip(6)` is empty whatever the stream is. Reading in order ends at the same place.
+    """
+    if node.length is not None:
+        return node.length
+    if not (node.traits.is_parallel and isinstance(node, OneInput)):
+        return math.inf
+    over: OneInput = replace(node, source=_OfLength(node.source, most_elements(node.source)))
+    return math.inf if over.length is None else over.length
 
 
 ClearAfter = Callable[[Node, int], int]

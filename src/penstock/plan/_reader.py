@@ -23,7 +23,7 @@ from penstock.base._spec import Spec
 from penstock.base._tree import Tree
 from penstock.memory._rows import Indices, Rows, Window, chunk_count, copied, pieces, places_of
 from penstock.memory._times import Times
-from penstock.plan._node import Elements, Node, located, walk
+from penstock.plan._node import Elements, Node, located, most_elements, walk
 from penstock.plan._source import Openable, Read, Source, key_of, open_source
 from penstock.plan._text import length_text
 
@@ -261,17 +261,16 @@ class Reader:
             return self.stage(epoch, start)
         if self._node.access == "random":
             return self._read_from(epoch, start)
-        elements = self._node.sequence(self, epoch)
-        return elements if self._node.length is None else self._counted(elements, epoch)
+        elements, most = self._node.sequence(self, epoch), most_elements(self._node)
+        return elements if self._node.length is None and most == math.inf else self._counted(elements, most, epoch)
 
-    def _counted(self, elements: Elements, epoch: int) -> Elements:
-        """The elements of a stream of known length: never more, and an error if there are fewer."""
+    def _counted(self, elements: Elements, most: int | float, epoch: int) -> Elements:
+        """The elements of a stream, never more than there can be; if its length is known, fewer are an error."""
         length, count = self._node.length, self.origin[0]
-        rest = None if length == math.inf else int(length or 0) - count
-        for leaves in itertools.islice(elements, rest):
+        for leaves in itertools.islice(elements, None if most == math.inf else int(most) - count):
             yield leaves
             count += 1  # by hand: `enumerate` makes a tuple an element
-        if count != length:
+        if length is not None and count != length:
             raise SpecError(
                 f"{located(self._node)} ended after {length_text(count)} of epoch {epoch}, but its length is {length}. "
                 "Batches, steps and progress count on a length, so an epoch that ends before is an error. Correct the "
