@@ -250,6 +250,36 @@ def _sum_of_windows(draw: st.DrawFn, p: Case) -> Case:
     return p.then(windows.map(np.sum, element_spec=INT64), elements)
 
 
+def some_of(x: Any) -> Any:
+    return np.full(int(x) % 3 + 1, x)
+
+
+def _sum_of_tokens(draw: st.DrawFn, p: Case) -> Case:
+    # Without lengths these steps see elements in order, also those that have random access.
+    sequences, size = p.dataset.map(some_of, element_spec=ps.ArraySpec((None,), "int64")), draw(st.integers(3, 5))
+    packs = draw(st.booleans())
+    made = sequences.pack(size).map(first_of, element_spec=INT64) if packs else sequences.batch(max_tokens=size)
+
+    def elements(epoch: int) -> list[Any]:
+        found = [some_of(x).tolist() for x in p.elements(epoch) if x is not BAD]
+        tokens = [token for row in found for token in row]
+        if packs:
+            return [sum(tokens[start : start + size]) for start in range(0, len(tokens), size)]
+        rows: list[list[Any]] = []
+        for row in found:
+            if rows and (len(rows[-1]) + 1) * max(map(len, [*rows[-1], row])) <= size:
+                rows[-1].append(row)
+            else:
+                rows.append([row])
+        return [sum(map(sum, many)) for many in rows]
+
+    return p.then(made if packs else made.map(np.sum, element_spec=INT64), elements)
+
+
+def first_of(pair: Any) -> Any:
+    return pair[0].sum()
+
+
 def _branches(draw: st.DrawFn, p: Case) -> list[Case]:
     grow = st.sampled_from([_lame, _slice, _shuffle, _repeat])
     return [p, *(draw(grow)(draw, p) for _ in range(draw(st.integers(1, 2))))]
@@ -296,7 +326,7 @@ def _mix(draw: st.DrawFn, p: Case) -> Case:
 
 VERBS = [
     _lame, _lame, _moody, _cast, _slice, _repeat, _shuffle, _filter, _flat_map, _sum_of_pairs, _sum_of_windows,
-    _concatenate, _interleave, _mix,
+    _sum_of_tokens, _concatenate, _interleave, _mix,
 ]  # fmt: skip
 ADDING_VERBS = (_concatenate, _interleave, _repeat, _flat_map)
 

@@ -446,6 +446,34 @@ def test_a_function_before_a_step_that_sees_elements_in_order_is_guarded(load: A
         assert sorted((found // 10).tolist()) == [one for one in range(30) if one not in BAD]
 
 
+def pair_of(x: Any) -> Any:
+    return np.full(2, decode(x))
+
+
+@near
+@pytest.mark.parametrize("on_error", ["replace", "skip"])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        lambda ds: ds.pack(4),
+        lambda ds: ds.pack(4, split=False),
+        lambda ds: ds.batch(max_tokens=4),
+        lambda ds: ds.pack(4).filter(lambda row: True),
+        lambda ds: ds.repeat(1).pack(4),
+    ],
+    ids=["pack", "whole sequences", "tokens", "filter", "repeat"],
+)
+def test_a_step_that_makes_a_stream_leaves_out_what_fails_wherever_its_elements_come_from(
+    load: Any, on_error: Any, rows: Any, tmp_path: Path
+) -> None:
+    good = [one * 10 for one in range(30) if one not in BAD]
+    for made in (ps.range(30), make_numbers()):
+        sequences = made.map(pair_of, element_spec=ps.ArraySpec((None,), "int64"))
+        found = [row[0] if isinstance(row, tuple) else row for row in load(rows(sequences), on_error=on_error)]
+        assert np.concatenate([*map(np.ravel, found)])[: 2 * len(good)].tolist() == [x for x in good for _ in "ab"]
+        assert set(elements_of(lines(tmp_path))) == BAD
+
+
 @near
 def test_what_stands_in_for_an_element_is_of_its_batch_after_a_slice(load: Any) -> None:
     for dataset, order in [
@@ -636,6 +664,7 @@ def test_too_many_rows_that_fail_where_a_stream_is_read_are_an_error(load: Any, 
         pytest.param(lambda ds: ds.map(decode).windows(2, shift=2).batch(4), id="windows"),
         pytest.param(lambda ds: ps.zip((ds.map(decode), ds)).batch(4), id="zip"),
         pytest.param(lambda ds: ds.map(decode).padded_batch(4), id="padded"),
+        pytest.param(lambda ds: ds.map(pair_of).pack(8).map(lambda row: row[0]), id="packed"),
     ],
 )
 @pytest.mark.parametrize("executor", ["inline", pytest.param("threads", marks=pytest.mark.slow)])

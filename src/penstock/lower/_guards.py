@@ -78,7 +78,9 @@ class _Guarding:
         if isinstance(node, Windows) and _runs_function(source):
             whole = _onto(node, self._below(source))
             return Filter(CheckedGroup(over(whole, (self._checked(whole.inputs[0]),)), whole))
-        return _onto(node, self._over_functions(source, None))
+        # The step may make a stream of elements with random access, as pack() does.
+        below = self._over_functions(source, None) if source.access == "stream" else self._guard(source, None)
+        return _onto(node, below)
 
     def _below(self, node: Node) -> Node:
         """The same steps that workers run, over guarded inputs of a step that must see elements in order."""
