@@ -3,6 +3,7 @@
 Rewrites of plans trust these facts (`Node`), so a fact that is too bold gives wrong elements.
 """
 
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,14 +17,17 @@ import penstock as ps
 from penstock._dataset import Dataset
 from penstock.base._tree import Tree
 from penstock.lower._copies import CopyPlan
+from penstock.lower._guards import with_guards
 from penstock.lower._loose import loosened
 from penstock.lower._rewrite import over, with_parts
+from penstock.lower._stages import divide
 from penstock.memory._rows import Rows
 from penstock.plan._cache import CacheStep
 from penstock.plan._cast import ByChunk
 from penstock.plan._map import OfFunction
-from penstock.plan._node import Demand, Elements, Node, OneInput, Reorder, finite_length, walk
+from penstock.plan._node import Demand, Elements, Node, OneInput, Reorder, Traits, finite_length, walk
 from penstock.plan._reader import OpenSources, Reader
+from penstock.run.pool._payload import pack, stay_behind
 from penstock.testing import assert_same
 from penstock.testing.strategies import EPOCHS, VERBS, Plan, Verb, _each, plans
 
@@ -123,6 +127,76 @@ def test_a_state_resumes_with_another_batch_size_behind_a_verb_of_a_user() -> No
     with made(5).loader("inline") as loader:
         loader.set_state(state)
         assert [batch.tolist() for batch in loader] == [[-2, -3, -4, -5, -6], [-7, -8, -9, -10, -11]]
+
+
+# Facts that have a step of their own to show that they are asked. The careful answer stands beside each.
+
+
+@dataclass(frozen=True, eq=False)
+class Passes(OneInput):
+    """The elements of a stream, or of data with random access, in order."""
+
+    runs_code: bool = False
+    ends_guards: bool = False
+    takes: Any = None
+
+    verb = label = "passes"
+    access = "stream"
+
+    @property
+    def held(self) -> Any:
+        return self.takes
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(runs_code=self.runs_code)
+
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
+        yield from reader.inputs[0].sequence(epoch)
+
+
+def test_no_guard_reaches_below_a_step_that_ends_guards(tmp_path: Any) -> None:
+    options: dict[str, Any] = {"on_error": "skip", "quarantine": tmp_path / "q"}
+    for made in (ps.from_generator(range(6), element_spec=INT64), ps.range(6)):
+        failing = made.map(fails, element_spec=INT64)._node
+        with Dataset(Passes(failing)).loader("inline", **options) as loader:
+            assert [int(x) for x in loader] == [0, 1, 3, 4, 5]
+        with (
+            Dataset(Passes(failing, ends_guards=True)).loader("inline", **options) as loader,
+            pytest.raises(ps.ElementError, match=r"^map\(fails\) at .* failed on element 2 of epoch 0"),
+        ):
+            list(loader)
+
+
+def test_what_a_step_holds_is_named_where_it_cannot_travel() -> None:
+    lock = threading.Lock()
+    named = "passes is a lock, which cannot travel"
+    for node, text in (
+        (Passes(ps.range(3)._node, takes=lock), named),
+        (Unsaid(ps.range(3)._node, takes=lock), "This dataset cannot travel"),
+    ):
+        with pytest.raises(ps.TravelError) as caught:
+            pack(node, node)
+        assert str(caught.value).startswith(text)
+        assert [str(error)[: len(named)] for error in stay_behind(node)] == [named] * (text == named)
+
+
+@dataclass(frozen=True, eq=False)
+class Unsaid(Passes):
+    """Holds something, and does not say it."""
+
+    held = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("runs_code", [False, True])
+def test_elements_that_are_only_read_are_made_apart_unless_a_step_above_them_runs_code(runs_code: bool) -> None:
+    # Beside them the user's code could not run in a process of its own, where it may end the process.
+    plan = Passes(ps.from_arrays(np.arange(6))._node, runs_code)
+    parts = divide(with_guards(plan, "skip"))
+    assert parts.below.runs_code == runs_code
+    assert [stage.node.verb for stage in parts.stages] == [] if runs_code else ["filter"]
+    with Dataset(plan).loader("threads", on_error="skip") as loader:
+        assert [int(x) for x in loader] == list(range(6))
 
 
 # The four cases of which users had one each: a step was missing in a list of classes.
