@@ -38,7 +38,7 @@ CALLED_COUNT: Final = 8
 SHOWN_COUNT: Final = 10
 """Number of findings of a kind that are printed."""
 _LETHAL: Final = ("WorkerError", "DeadlineError")
-EXECUTORS: Final = tuple(name for name, kind in _registry.EXECUTORS.items() if kind.connect is None)
+EXECUTORS: Final = tuple(name for name, kind in _registry.EXECUTORS.items() if kind.reach != "machine")
 _TEXTS: Final = {
     "nondeterministic": "Other results on the same element",
     "reuses_memory": "Returns memory that it writes again; copy what you return",

@@ -381,7 +381,7 @@ class Loader(NoArray):
         delivery = self._delivery  # another thread may be putting another one there
         busiest = self._setup.busiest
         # Of processes, a loader beside this one may have had more started, and all of them share the work.
-        hands = [lane.workers for lane in lanes if lane.executor in ("processes", "ray") and not lane.is_serial]
+        hands = [lane.workers for lane in lanes if lane.reach in ("process", "machine") and not lane.is_serial]
         return Report(
             batches=counters.batches,
             elements_per_batch=self._elements_per_batch(),
@@ -394,7 +394,7 @@ class Loader(NoArray):
             copied=delivery.ring.copied_count if delivery else 0,
             executor=busiest.executor,
             workers=max([busiest.worker_count, *hands])
-            if busiest.executor in ("processes", "ray")
+            if busiest.reach in ("process", "machine")
             else busiest.worker_count,
             projected_nbytes=self.projected_nbytes,
             slot_count=self._budget.slot_count,
@@ -403,7 +403,7 @@ class Loader(NoArray):
             note="\n".join(filter(None, (self._past, self._setup.notes))),
             set_aside=self._quarantine.count if self._quarantine else 0,
             quarantine=(self._quarantine.path or "") if self._quarantine else "",
-            may_hold_gil=busiest.executor == "threads" and self._analysis.may_hold_gil,
+            may_hold_gil=busiest.reach == "thread" and self._analysis.may_hold_gil,
             memory_limit=self._options.memory_limit,
             cpu_count=usable_cpu_count(),
             cpus=use.cpus,
@@ -459,7 +459,7 @@ class Loader(NoArray):
             self._must_restart = False
             self._restart(self._runs_from)
         old = self._setup
-        if self._is_closed or self._options.executor != "auto" or old.busiest.executor == "threads":
+        if self._is_closed or self._options.executor != "auto" or old.busiest.reach == "thread":
             return
         plan = prune_cached(self._node)
         if plan is self._node or (analysis := analyse(plan)).wants_processes:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import penstock as ps
+from penstock.run.executors._registry import EXECUTORS
 from penstock.testing import ExecutorTests, assert_resumes_exactly, assert_same
 from penstock.testing.strategies import Plan, plans
 
@@ -17,7 +18,12 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("cl
 class TestRay(ExecutorTests):
     executor = "ray"
     worker_counts = (2,)
-    starts_processes = True
+
+
+def test_its_entry_has_the_reach_of_the_executor() -> None:
+    from penstock.run.executors._ray import RayExecutor
+
+    assert EXECUTORS["ray"].reach == RayExecutor.reach
 
 
 @pytest.mark.usefixtures("agents_stay")

@@ -2,14 +2,23 @@ from collections.abc import Iterator
 
 import pytest
 
+from penstock.run.executors._executor import Executor
+from penstock.run.executors._processes import ProcessesExecutor
 from penstock.run.executors._registry import EXECUTORS, ExecutorKind
+from penstock.run.executors._threads import ThreadsExecutor
 from penstock.testing import ExecutorTests, WorkerDeathTests
 from tests.run.pipe_executor import PipeExecutor
+
+PIPE = ExecutorKind(PipeExecutor, "machine")
+
+
+@pytest.mark.parametrize("executor", [ThreadsExecutor, ProcessesExecutor, PipeExecutor])
+def test_an_entry_has_the_reach_of_its_executor(executor: type[Executor]) -> None:
+    assert (EXECUTORS | {"pipe": PIPE})[executor.name].reach == executor.reach
 
 
 class TestInline(ExecutorTests):
     executor = "inline"
-    has_workers = False
 
 
 class TestThreads(ExecutorTests):
@@ -25,7 +34,6 @@ class TestMoreThreads(TestThreads):
 class TestProcesses(ExecutorTests):
     executor = "processes"
     worker_counts = (2,)
-    starts_processes = True
 
 
 @pytest.mark.slow
@@ -34,12 +42,11 @@ class TestOverAPipe(ExecutorTests):
 
     executor = "pipe"
     worker_counts = (2,)
-    starts_processes = True
 
     @pytest.fixture(autouse=True, scope="class")
     @classmethod
     def _registered(cls) -> Iterator[None]:
-        EXECUTORS["pipe"] = ExecutorKind(PipeExecutor, reads_spans=False)
+        EXECUTORS["pipe"] = PIPE
         yield
         del EXECUTORS["pipe"]
 

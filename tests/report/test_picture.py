@@ -24,7 +24,7 @@ DATA = PlanStep("from_npy(a.npy)", (2,), (), "160 elements", 1024)
 MAP = PlanStep("map(decode)", (1,), (DATA,), "160 elements", 2048)
 BATCH = PlanStep("batch(16)", (0,), (MAP,), "10 elements", 32768)
 STEPS = (StepTime("map(decode)", 1, 160, 0.6, 2048), StepTime("from_npy(a.npy)", 2, 160, 0.2, 1024))
-LANE = Lane("batch(16)", 2, False, 10, 1.0, 0.5, STEPS, "processes")
+LANE = Lane("batch(16)", 2, False, 10, 1.0, 0.5, STEPS, "process")
 
 
 def report(plan: PlanStep | None = BATCH, *lanes: Lane, wait_s: float = 0.75, use_s: float = 0.25) -> ps.Report:
@@ -96,7 +96,7 @@ def test_unknown_bytes_are_left_out() -> None:
     [
         (LANE, 0.99, "your program"),
         (replace(LANE, steps=()), 0.25, "2 processes"),
-        (replace(LANE, executor="threads", workers=1, is_serial=True), 0.25, "one thread"),
+        (replace(LANE, reach="thread", workers=1, is_serial=True), 0.25, "one thread"),
         (LANE, 0.25, "map(decode)"),
     ],
 )
@@ -110,7 +110,7 @@ def test_shares_of_workers_time_are_computed_from_the_time_of_a_batch() -> None:
     assert shares is not None
     assert (shares.computing, shares.waiting, shares.idle) == pytest.approx((0.25, 0.25, 0.5))
     assert LANE.shares(0.01).idle == 0  # type: ignore[union-attr]  # never less
-    assert replace(LANE, executor="inline").shares(0.1) is None
+    assert replace(LANE, reach=None).shares(0.1) is None
     assert replace(LANE, batches=0).shares(0.1) is None
 
 

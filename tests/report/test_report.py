@@ -101,7 +101,7 @@ def test_a_consumer_that_takes_the_cpus_leaves_none_for_more_workers() -> None:
 
 
 def test_threads_of_workers_are_not_taken_for_the_consumer() -> None:
-    threads = replace(lane(100, 100, step_ms=99), executor="threads", delay_s=0.0)
+    threads = replace(lane(100, 100, step_ms=99), reach="thread", delay_s=0.0)
     said = replace(report(threads, use_ms=10, wait_ms=40, cpu_count=4), cpu_s=1.1)
     assert said.what_if(workers=4).elements_per_s == pytest.approx(16 / (0.110 / 4))  # 100 ms of theirs, 10 of its own
 
@@ -253,10 +253,10 @@ def test_one_long_wait_for_idle_workers_is_not_blamed_on_handing_over() -> None:
 
 
 def test_workers_of_one_pool_are_busy_together() -> None:
-    first, second = (replace(lane(60, 60, step_ms=59), label=label, executor="processes") for label in "ab")
+    first, second = (replace(lane(60, 60, step_ms=59), label=label, reach="process") for label in "ab")
     said = report(first, second, replace(first, batches=0), use_ms=5, wait_ms=75)
     assert said.limit.startswith("map(decode) is the limit, ")
-    apart = report(*(replace(each, executor="threads") for each in (first, second)), use_ms=75, wait_ms=5)
+    apart = report(*(replace(each, reach="thread") for each in (first, second)), use_ms=75, wait_ms=5)
     assert apart.limit.startswith("your program is the limit, ")
 
 
@@ -681,7 +681,7 @@ def test_threads_whose_waits_are_not_for_cpus_share_the_gil_beside_other_program
 
 def test_more_processes_are_not_promised_where_handing_over_takes_the_time() -> None:
     step = StepTime("map(cut)", 1, 160, 0.004, may_hold_gil=True)
-    short = Lane("batch(16)", 2, False, 10, 0.008, 0.006, (step,), "processes", delay_s=0.0)
+    short = Lane("batch(16)", 2, False, 10, 0.008, 0.006, (step,), "process", delay_s=0.0)
     limit = report(short, use_ms=0.1, wait_ms=0.9).limit
     assert limit.endswith(
         "on 2 workers; executor='threads' may be faster, and more workers would not help: handing such a batch over "

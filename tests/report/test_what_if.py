@@ -72,7 +72,7 @@ def report(lane: Lane, *, workers: int = 2, cpu_count: int = 8, **fields: object
         wait_s=0.99,
         first_batch_s=0.1,
         copied=0,
-        executor=lane.executor,
+        executor="threads" if lane.reach == "thread" else "processes",
         workers=workers,
         projected_nbytes=1 << 20,
         slot_count=6,
@@ -86,7 +86,7 @@ def report(lane: Lane, *, workers: int = 2, cpu_count: int = 8, **fields: object
 
 
 STEP = StepTime("map(f)", 1, 160, 1.9, may_hold_gil=True)
-COMPUTING = Lane("batch(16)", 2, False, 10, 2.0, 1.98, (STEP,), "processes", delay_s=0.0)
+COMPUTING = Lane("batch(16)", 2, False, 10, 2.0, 1.98, (STEP,), "process", delay_s=0.0)
 WAITING = replace(COMPUTING, cpu_s=0.02)
 
 
@@ -110,7 +110,7 @@ def test_the_sentence_and_what_if_agree(said: ps.Report, workers: int | None) ->
 
 
 def test_more_threads_that_share_one_cpu_do_not_help() -> None:
-    on_threads = replace(COMPUTING, executor="threads", cpu_s=1.0)
+    on_threads = replace(COMPUTING, reach="thread", cpu_s=1.0)
     said = report(on_threads, may_hold_gil=True, cpus=2.0)
     assert "executor='processes' helps" in said.limit
     assert said.what_if(workers=8).elements_per_s == pytest.approx(said.what_if(workers=2).elements_per_s)

@@ -36,7 +36,7 @@ class PipeExecutor(Executor):
     """Runs units in subprocesses. A thread for each sends units and waits for results."""
 
     name = "pipe"
-    is_elsewhere = True
+    reach = "machine"
 
     def __init__(self, client: Client, request: ExecutorRequest) -> None:
         self.worker_count = self.queue_target = request.worker_count
@@ -141,7 +141,7 @@ def opened(path: list[str], data: bytes, arrays: Any, timeout_s: float) -> UnitR
     program = unpack(data, arrays)
     layout = RingLayout(program.spec, 1, program.step_count)
     slot = RingView(private(layout.nbytes), layout)
-    return UnitRunner(program, slot, isolation=owned_globals, timeout_s=timeout_s, rows="all")
+    return UnitRunner(program, slot, isolation=owned_globals, timeout_s=timeout_s, reach="machine")
 
 
 if __name__ == "__main__":

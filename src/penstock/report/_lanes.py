@@ -7,6 +7,7 @@ place where it is read, and one for each part of it that runs in parallel.
 from dataclasses import dataclass, field, replace
 from typing import final
 
+from penstock.base._reach import Reach
 from penstock.base._traffic import Traffic
 
 
@@ -95,8 +96,8 @@ class Lane:
     """All workers together, by the CPU."""
     steps: tuple[StepTime, ...]
     """The measured ones: sources and functions. The rest of the time put elements into batches."""
-    executor: str = "threads"
-    """`threads`, `processes`, or `inline`, which is the consumer itself."""
+    reach: Reach | None = "thread"
+    """What its workers share with the consumer; None where that is the worker (`inline`)."""
     first: int = 0
     """The place in the plan of the last of its steps, counted from the end."""
     given: int | None = None
@@ -111,9 +112,9 @@ class Lane:
     @property
     def who(self) -> str:
         """Its workers in words."""
-        if self.executor == "inline":
+        if self.reach is None:
             return "your program itself (inline)"
-        one, more = ("thread", "threads") if self.executor == "threads" else ("process", "processes")
+        one, more = ("thread", "threads") if self.reach == "thread" else ("process", "processes")
         return f"one {one}" if self.workers == 1 else f"{self.workers} {more}"
 
     @property
@@ -137,7 +138,7 @@ class Lane:
 
         Computed from the time of a batch, because the measured time leaves out the work for the first batch.
         """
-        if self.executor == "inline" or not (self.batches and batch_s and self.wall_s):
+        if self.reach is None or not (self.batches and batch_s and self.wall_s):
             return None
         busy = min(1.0, self.wall_s / self.batches / (self.workers * batch_s))
         computing = busy * min(1.0, self.cpu_s / self.wall_s)

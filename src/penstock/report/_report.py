@@ -201,7 +201,8 @@ class Report:
         ran_s = sum(lane.cpu_s for lane in measured)
         # Others waited for a CPU as long as our workers did, so that more of their threads want one than have one.
         delay = sum(lane.delay_s or 0.0 for lane in measured) / ran_s if ran_s else 0.0
-        here_s = sum(each.cpu_s / each.batches for each in self.lanes if each.batches and each.executor != "processes")
+        here = [each for each in self.lanes if each.batches and each.reach in (None, "thread")]
+        here_s = sum(each.cpu_s / each.batches for each in here)
         says_nothing = not self.workers or not self._timed or self.wait_share < IDLE_SHARE
         return Model(
             lanes=tuple(replace(lane, is_serial=lane.is_serial or self._holds_gil(lane)) for lane in self.lanes),
@@ -242,8 +243,8 @@ class Report:
         if not lane.batches or not self.elapsed_s:
             return False
         done = [lane]
-        if lane.executor == "processes" and not lane.is_serial:  # one pool does the work of all these lanes
-            done = [each for each in self.lanes if each.executor == "processes" and not each.is_serial and each.batches]
+        if lane.reach == "process" and not lane.is_serial:  # one pool does the work of all these lanes
+            done = [each for each in self.lanes if each.reach == "process" and not each.is_serial and each.batches]
         work_s = sum(each.wall_s / each.batches for each in done)
         if work_s >= BUSY_SHARE * lane.at_once * self._batch_s:
             return True
@@ -310,7 +311,7 @@ class Report:
         """The remedy where the user's Python may hold the GIL. Empty where that does not take the time."""
         # The delay is the kernel's count, and may be more than the lane measured.
         is_short = max(lane.cpu_s, lane.wall_s - (lane.delay_s or 0.0)) < HANDING_OVER_S * lane.batches
-        is_apart = not self.workers or lane.executor == "processes"
+        is_apart = not self.workers or lane.reach == "process"
         if is_short and is_apart and any(each.may_hold_gil for each in lane.steps):
             faster = "executor='threads' may be faster, and " if self.workers else ""
             workers = "more workers" if self.workers else "workers"
@@ -327,13 +328,13 @@ class Report:
         shares = lane.shares(self._batch_s)
         is_parallel = shares and lane.at_once > 1 and shares.computing >= SIDE_BY_SIDE_SHARE * (1 - shares.idle)
         waits = self._runnable(lane) < WAITING_SHARE or not _computes(lane)
-        if is_parallel or (lane.executor == "threads" and waits) or (step is not None and not step.may_hold_gil):
+        if is_parallel or (lane.reach == "thread" and waits) or (step is not None and not step.may_hold_gil):
             return ""
         return "more threads help if it releases the GIL, executor='processes' in any case"
 
     def _holds_gil(self, lane: Lane) -> bool:
         """Whether of threads that may hold the GIL one at a time is on a CPU, or waits for one."""
-        if not self.may_hold_gil or lane.executor != "threads" or lane.at_once < 2 or not lane.batches:
+        if not self.may_hold_gil or lane.reach != "thread" or lane.at_once < 2 or not lane.batches:
             return False
         if lane.delay_s is None and (self.cpus or 0.0) < TWO_CPUS:
             return False

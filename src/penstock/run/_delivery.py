@@ -100,7 +100,7 @@ class Delivery(DeliveryBase, LocalClient):
                 slot_count,
                 spare_count,
                 executor.wake,
-                is_shared=executor.maps_ring,
+                is_shared=executor.reach != "thread",
                 step_count=program.step_count,
             )
             self._scheduler = Scheduler(
@@ -109,7 +109,7 @@ class Delivery(DeliveryBase, LocalClient):
                 self._feed.schedule if self._feed else None,
                 self._feed.consumed_at if self._feed else None,
                 gives_rest=gives_rest,
-                redoes_crashes=executor.is_elsewhere and quarantine is not None and is_guarded(program),
+                redoes_crashes=executor.reach != "thread" and quarantine is not None and is_guarded(program),
             )
             executor.begin(program, self.ring, self._feed.ring if self._feed else None)
         except BaseException:  # no memory, no descriptor, Ctrl-C, or closed meanwhile: nothing else stops the workers
@@ -286,7 +286,7 @@ class Delivery(DeliveryBase, LocalClient):
             delivered,
             rows_per_batch=0 if delivered else self._program.rows_per_batch,
             is_serial=self._program.is_serial,
-            executor=executor.name,
+            reach=executor.reach,
             first=first,
         )
         if self._feed is None:

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, Final, final
 
 from penstock.base._errors import ArgumentError, DeadlineError, PenstockError, TravelError
+from penstock.base._reach import Reach
 from penstock.base._threads import start_thread
 from penstock.lower._analysis import Analysis, analyse
 from penstock.lower._program import Program, Unit, UnitResult
@@ -76,9 +77,9 @@ class ExecutorSpec:
         self._client: PoolClient | None = None
 
     @property
-    def is_remote(self) -> bool:
-        """Whether its workers are on other machines, and finished batches come from there."""
-        return EXECUTORS[self.executor].connect is not None
+    def reach(self) -> Reach | None:
+        """What its workers share with this process; None for `inline`."""
+        return EXECUTORS[self.executor].reach
 
     @cached_property
     def process_count(self) -> int:
@@ -111,7 +112,7 @@ class ExecutorSpec:
         """
         if not HAS_PROCESSES:
             analysis.learn()
-        if not EXECUTORS[self.executor].travels or (analysis.is_learnt and not is_tried):
+        if self.reach in (None, "thread") or (analysis.is_learnt and not is_tried):
             return
         node = analysis.plan
         payload, answer = pack(node, node), _Answer(node)
@@ -144,11 +145,11 @@ class ExecutorSpec:
         Raises:
             TravelError: It cannot travel.
         """
-        if not EXECUTORS[self.executor].travels:
+        if self.reach in (None, "thread"):
             return
-        self._payload = pack(program.node, program, leaves_machine=self.is_remote)
+        self._payload = pack(program.node, program, leaves_machine=self.reach == "machine")
         while self._learns_held(self._payload.unseen):
-            self._payload = pack(program.node, program, leaves_machine=self.is_remote)
+            self._payload = pack(program.node, program, leaves_machine=self.reach == "machine")
         if self._payload.generators:
             self.events.append(
                 f"A function holds a random generator ({', '.join(self._payload.generators)}). Each worker has a "
@@ -188,7 +189,7 @@ class ExecutorSpec:
         return self._client
 
     def _join(self) -> None:
-        local_count = self.worker_count if self.executor == "processes" else 1  # on a cluster, one finds specs
+        local_count = self.worker_count if self.reach == "process" else 1  # on a cluster, one finds specs
         client = join_alone(self.events) if self.is_alone else join(local_count, self.events)
         weakref.finalize(self, client.leave).atexit = False
         self._client = client
@@ -259,13 +260,13 @@ def choose(analysis: Analysis, options: LoaderOptions) -> ExecutorSpec:
         analysis.learn()
         return ExecutorSpec("inline", 0, timeout_s)
     problem = why_no_processes()
-    if executor == "processes" and problem:
-        raise ArgumentError(f"executor='processes' cannot run here. {problem}")
+    reach = _asked_reach(executor)
+    if reach == "process" and problem:
+        raise ArgumentError(f"executor={executor!r} cannot run here. {problem}")
     count = usable_cpu_count() if workers == "auto" else workers
     note = ""
-    kind = EXECUTORS.get(executor, EXECUTORS["processes"])
-    if kind.connect is not None:
-        kind.connect()
+    if reach == "machine":
+        EXECUTORS[executor].connect()
         if not analysis.reads_spans:
             asked = 0 if workers == "auto" else workers
             spec = ExecutorSpec(executor, asked, timeout_s, ray_options=options.ray_options)
@@ -273,27 +274,32 @@ def choose(analysis: Analysis, options: LoaderOptions) -> ExecutorSpec:
             spec.leave()
             return spec
         note = "The steps after a stream run on this machine, because its elements lie in memory here."
-        executor = "threads" if problem else "processes"
+        executor, reach = ("threads", "thread") if problem else ("processes", "process")
     wants_processes = executor == "auto" and analysis.wants_processes
     if wants_processes and problem and HAS_PROCESSES:
         note = f"It runs on threads, not on processes: {problem}"
         _log.warning("%s", note)
-    if executor == "processes" or (wants_processes and not problem):
-        spec = ExecutorSpec("processes", count, timeout_s, note)
+    if reach == "process" or (wants_processes and not problem):
+        spec = ExecutorSpec("processes" if executor == "auto" else executor, count, timeout_s, note)
         try:
             is_tried = executor == "auto" and pack(analysis.plan, analysis.plan).makes_itself
             spec.learn(analysis, is_tried=is_tried)
             return spec
         except BaseException as error:
             spec.leave()
-            if executor == "processes" or not isinstance(error, TravelError):
+            if reach == "process" or not isinstance(error, TravelError):
                 raise
             note = f"It runs on threads, not on processes: {error}"
             _log.warning("%s", note)
-    if executor not in ("auto", "threads") and (EXECUTORS[executor].reads_spans or not analysis.reads_spans):
+    if executor not in ("auto", "threads"):
         analysis.learn()
         return ExecutorSpec(executor, count, timeout_s)
     return _on_threads(analysis, options, note)
+
+
+def _asked_reach(executor: str) -> Reach | None:
+    """Returns the reach of the user's executor; None for `auto`."""
+    return None if executor == "auto" else EXECUTORS[executor].reach
 
 
 def _on_threads(analysis: Analysis, options: LoaderOptions, note: str) -> ExecutorSpec:
@@ -349,16 +355,17 @@ def choose_feed(program: Program, feed: Analysis, executor: str, timeout_s: floa
     Raises:
         TravelError: The user asked for processes, and the stream cannot travel.
     """
-    if executor == "threads" or why_no_processes() or has_stages or not feed.travels:
+    reach = _asked_reach(executor)
+    if reach == "thread" or why_no_processes() or has_stages or not feed.travels:
         return ExecutorSpec("threads", 1, timeout_s)
     spec = ExecutorSpec("processes", 1, timeout_s, is_alone=True)
     try:
         spec.pack(program)
-        if executor != "processes" and spec.take_payload().makes_itself:
+        if reach != "process" and spec.take_payload().makes_itself:
             spec.learn(feed, is_tried=True)
     except TravelError as error:
         spec.leave()
-        if executor == "processes":
+        if reach == "process":
             raise
         note = f"The stream is read on a thread of this process, not in one of its own: {error}"
         _log.warning("%s", note)

@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Protocol, final
 
+from penstock.base._reach import Reach
 from penstock.lower._batches import FIRST_UNIT_ROWS, UNIT_S
 from penstock.lower._program import Unit, UnitResult
 from penstock.lower._streams import ElementSequence, FeedProgram
@@ -105,7 +106,7 @@ class Feed(LocalClient):
                 self._layout.slot_count,
                 1,
                 _ignore,
-                is_shared=shared is not None or executor.maps_ring,
+                is_shared=shared is not None or executor.reach != "thread",
                 step_count=program.step_count,
             )
             executor.begin(program, self.ring)
@@ -196,7 +197,7 @@ class Feed(LocalClient):
         """Notes the elements of a unit that still runs, for a consumer that waits. The next element may be slow."""
         with self._lock:
             unit = self.schedule.oldest()
-            if unit is None or self._closed or (self._executor.is_elsewhere and self._layout.has_objects):
+            if unit is None or self._closed or (self._executor.reach != "thread" and self._layout.has_objects):
                 return  # text and ragged arrays of another process come with the end of the unit
             marks = self._layout.marks(self.ring.rows(unit.slot))
             stop = min(int(marks[0]), unit.stop)
@@ -218,7 +219,7 @@ class Feed(LocalClient):
 
     def lanes(self, delivered: float, first: int) -> list[Lane]:
         """Returns what the worker did, and the workers of the stages; see `Delivery.lanes`."""
-        return feed_lanes(self._program.node, self.ring, self._stages, delivered, first, executor=self._executor.name)
+        return feed_lanes(self._program.node, self.ring, self._stages, delivered, first, reach=self._executor.reach)
 
     def tasks(self) -> list[str]:
         """Returns the worker, and those of the stages; see `Executor.tasks`."""
@@ -255,10 +256,10 @@ class Feed(LocalClient):
 
 
 def feed_lanes(
-    node: Node, ring: Ring, stages: Mapping[int, Stage], delivered: float, first: int, *, executor: str
+    node: Node, ring: Ring, stages: Mapping[int, Stage], delivered: float, first: int, *, reach: Reach | None
 ) -> list[Lane]:
     """Returns what the one reader of a stream did, then what its stages did; see `lane_of`."""
-    own = lane_of(node, ring.total_times(), 1, delivered, is_serial=True, executor=executor, first=first)
+    own = lane_of(node, ring.total_times(), 1, delivered, is_serial=True, reach=reach, first=first)
     # Waiting for the workers of stages is no work of its own, and does not limit the speed of the pipeline.
     waited_s = sum(stage.waited_s for stage in stages.values())
     lanes = [lane for stage in stages.values() for lane in stage.lanes(delivered, first)]

@@ -186,7 +186,7 @@ class InlineDelivery(DeliveryBase):
         """See `DeliveryBase.lanes`."""
         node, rows = self._program.node, self._program.rows_per_batch
         times = self.ring.total_times()
-        own = lane_of(node, times, 1, 0, rows_per_batch=rows, is_serial=False, executor="inline", first=first)
+        own = lane_of(node, times, 1, 0, rows_per_batch=rows, is_serial=False, reach=None, first=first)
         if self._stream is None:
             return [own]
         above_count = len(list(walk(node))) - 1  # a chain of steps, and an inlet
@@ -258,7 +258,7 @@ class _Stream:
 
     def lanes(self, delivered: float, first: int) -> list[Lane]:
         """See `DeliveryBase.lanes`."""
-        return feed_lanes(self._program.node, self._ring, self._stages, delivered, first, executor="inline")
+        return feed_lanes(self._program.node, self._ring, self._stages, delivered, first, reach=None)
 
     def close(self) -> None:
         """Closes the stream, and frees the span."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from penstock.base._reach import Reach
 from penstock.memory._times import Noted
 from penstock.plan._node import Node, walk
 from penstock.plan._text import length_text
@@ -20,7 +21,7 @@ def lane_of(
     *,
     rows_per_batch: int = 0,
     is_serial: bool,
-    executor: str,
+    reach: Reach | None,
     first: int,
 ) -> Lane:
     """The work of some workers so far.
@@ -32,7 +33,7 @@ def lane_of(
         delivered: Batches delivered, if these workers do not fill them; else 0.
         rows_per_batch: Rows in a batch, if they do; else 0.
         is_serial: Whether one worker does it, whatever the number that was asked for.
-        executor: Their kind, see `Lane`.
+        reach: See `Lane`.
         first: The place of `node` in the whole plan.
     """
     noted = Noted.of(times)
@@ -53,7 +54,7 @@ def lane_of(
         wall_s=noted.wall_s,
         cpu_s=noted.cpu_s,
         steps=steps,
-        executor=executor,
+        reach=reach,
         first=first,
         given=None if rows_per_batch else noted.rows,
         unit=unit_of(node),

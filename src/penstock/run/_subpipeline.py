@@ -154,7 +154,7 @@ class SubPipeline:
             worker_count=max(self.executor.worker_count, process_count),
             shared_nbytes=self.executor.shared_nbytes,
             spans_nbytes=feed_nbytes,
-            is_sent=self.executor.is_remote,
+            is_sent=self.executor.reach == "machine",
             source_nbytes=max(1, process_count) * analysis.source_nbytes() + source_nbytes,
         )
         self.executor.require(self.budget.store_nbytes)
@@ -175,7 +175,7 @@ class SubPipeline:
                 quarantine=self._quarantine,
             )
             self._stages[part.place] = _Stage(part, inner, options.timeout_s)
-        if self.executor.executor == "inline":
+        if self.executor.reach is None:
             self._feed = FeedProgram(parts.below.plan, 2 * parts.batch_count, 1, self._stages)
             return
         self._feed = FeedProgram(parts.below.plan, parts.span_size, parts.span_count, self._stages)
@@ -223,12 +223,12 @@ class SubPipeline:
     def busiest(self) -> ExecutorSpec:
         """What runs the functions; if the plan is a stream, it may be that of a stage."""
         inner = [stage.pipeline.busiest for stage in self._stages.values()]
-        return next((each for each in (self.executor, *inner) if each.executor == "processes"), self.executor)
+        return next((each for each in (self.executor, *inner) if each.reach == "process"), self.executor)
 
     def start(self) -> DeliveryBase:
         """Starts the delivery of a whole plan: by copies if it only moves bytes, else as that of a part."""
         program = self.program
-        if self._feed is None and self.executor.executor == "threads" and isinstance(program, ParallelProgram):
+        if self._feed is None and self.executor.reach == "thread" and isinstance(program, ParallelProgram):
             copies = CopyPlan.of(program.node, program.shard)
             if copies is not None:
                 return CopyDelivery(
@@ -251,7 +251,7 @@ class SubPipeline:
 
     def start_part(self, *, gives_rest: bool = False) -> DeliveryBase:
         """Starts the workers; see `Delivery`. Inline there are none."""
-        if isinstance(self.program, ParallelProgram) and self.executor.executor == "inline":
+        if isinstance(self.program, ParallelProgram) and self.executor.reach is None:
             for stage in self._stages.values():
                 stage.start()
             delivery: DeliveryBase = InlineDelivery(

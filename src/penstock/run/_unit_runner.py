@@ -8,9 +8,10 @@ import math
 import threading
 import time
 from abc import abstractmethod
-from typing import Any, Literal, final
+from typing import Any, final
 
 from penstock.base._random import seeded_globals
+from penstock.base._reach import Reach
 from penstock.base._retries import RetryBudget, UnwantedError, exchanged
 from penstock.lower._program import Program, Unit, UnitResult
 from penstock.memory._ring import Ring, RingView
@@ -34,8 +35,7 @@ class UnitRunner:
         status: Where the worker writes what it is working on.
         window: Where units read the elements of a stream.
         timeout_s: How long a worker may stand still.
-        rows: Which rows a result carries: none, where the parent sees the whole slot; Python objects, where it shares
-            the memory of the slot; or all.
+        reach: What the worker shares with the process that takes its results. This decides which rows a result carries.
     """
 
     def __init__(
@@ -48,12 +48,13 @@ class UnitRunner:
         status: WorkerStatus | None = None,
         window: Window | None = None,
         timeout_s: float = math.inf,
-        rows: Literal["none", "objects", "all"] = "none",
+        reach: Reach = "thread",
     ) -> None:
         self._program = program
         self._memory = memory
         self._timeout_s = timeout_s
-        self._rows = rows
+        self._reach = reach
+        self._carries_rows = reach == "machine" or (reach == "process" and not program.spec.is_bounded)
         self._reader = program.reader(isolation, status, window)
         self.status: WorkerStatus = self._reader.status
         self.times: Times | None = Times(memory.times[number % len(memory.times)])
@@ -84,8 +85,8 @@ class UnitRunner:
             before = exchanged(budget)
             out = self._memory.rows(unit.slot)
             count = self._program.run(self._reader, unit, out)
-            if self._rows != "none":
-                rows = self._program.take_rows(unit, out, is_shared=self._rows == "objects")
+            if self._carries_rows:
+                rows = self._program.take_rows(unit, out, is_shared=self._reach == "process")
         except UnwantedError:
             pass
         except Exception as caught:
@@ -103,7 +104,7 @@ class UnitRunner:
                 if budget.needed_nbytes or budget.waited_s:
                     times.note_traffic(budget)
         try:
-            return UnitResult(error, rows, tuple(status.failures), seconds if self._rows == "all" else 0.0)
+            return UnitResult(error, rows, tuple(status.failures), seconds if self._reach == "machine" else 0.0)
         finally:
             del error  # its traceback holds this frame
 

@@ -14,6 +14,8 @@ from penstock._constructors import from_source, range as range_of
 from penstock._dataset import Dataset
 from penstock._loader import Loader
 from penstock.base._errors import DeadlineError, ElementError, LoaderError, WorkerError
+from penstock.base._reach import Reach
+from penstock.run.executors._registry import EXECUTORS
 from penstock.sources.arrays import ArraySource, RangeSource
 from penstock.testing._assertions import (
     assert_kept_batches_stay,
@@ -44,16 +46,17 @@ class OnExecutor:
 
     executor: ClassVar[str] = "inline"
     worker_counts: ClassVar[tuple[int, ...]] = (1,)
-    has_workers: ClassVar[bool] = True
-    """Whether units run elsewhere than on the consumer's thread."""
-    starts_processes: ClassVar[bool] = False
-    """Whether workers are processes. The tests of a class then share them, because each takes a while to start."""
 
     @classmethod
     def pytest_generate_tests(cls, metafunc: pytest.Metafunc) -> None:
         """Runs each test for each number of workers."""
         if "workers" in metafunc.fixturenames:
             metafunc.parametrize("workers", cls.worker_counts)
+
+    @property
+    def reach(self) -> Reach | None:
+        """See `ExecutorKind`. The tests of a class share worker processes, because each takes a while to start."""
+        return EXECUTORS[self.executor].reach
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -83,7 +86,7 @@ class OnExecutor:
             loaders.append(dataset.loader(executor=self.executor, workers=workers, **options))  # type: ignore[arg-type]
             return loaders[-1]
 
-        if self.starts_processes and workers not in kept and "let_go" not in request.fixturenames:
+        if self.reach in ("process", "machine") and workers not in kept and "let_go" not in request.fixturenames:
             loader = make(range_of(8).batch(1))
             next(iter(loader))
             kept[workers] = loaders.pop()
@@ -103,7 +106,7 @@ class ExecutorTests(OnExecutor):
         # The gate holds the first batch back until other workers have read the rest.
         source = GatedSource(RangeSource(40), closed={0})
         loader = load(from_source(source).batch(1), prefetch=4)
-        if workers == 1 or not self.has_workers:
+        if workers == 1 or self.reach is None:
             source.open_gate()
             assert [int(batch[0]) for batch in loader] == list(range(40))
             return
@@ -155,7 +158,7 @@ class ExecutorTests(OnExecutor):
 
     def _assert_says_where(self, error: BaseException) -> None:
         says = [note for note in error.__notes__ if re.match(r"It was raised in worker \d+ \(pid \d+\)\.$", note)]
-        assert len(says) == self.starts_processes, error.__notes__
+        assert len(says) == (self.reach in ("process", "machine")), error.__notes__
 
     def test_class_of_the_user_is_caught_as_such(self, load: Load) -> None:
         class FrameError(Exception):
@@ -231,7 +234,6 @@ class WorkerDeathTests(OnExecutor):
 
     executor: ClassVar[str] = "processes"
     worker_counts: ClassVar[tuple[int, ...]] = (1, 2)
-    starts_processes: ClassVar[bool] = True
 
     @pytest.mark.parametrize("death", DEATHS)
     def test_worker_that_dies_once_changes_nothing(self, load: Load, death: Any) -> None:

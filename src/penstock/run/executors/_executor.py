@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
+from penstock.base._reach import Reach
 from penstock.lower._program import Program, Unit, UnitResult
 from penstock.memory._ring import Ring
 from penstock.memory._shared import SharedFile
@@ -49,10 +50,8 @@ class Executor(ABC):
     """How many units can run at once."""
     queue_target: int
     """The client issues batches while fewer units than this are unfinished."""
-    is_elsewhere: bool = False
-    """Whether units run in other processes, which may crash."""
-    maps_ring: bool = False
-    """Whether other processes map the ring. Else results carry all rows, if units run elsewhere."""
+    reach: ClassVar[Reach]
+    """What its workers share with this process."""
     shared: SharedFile | None = None
     """Where worker processes find data that has no place in a ring; None if there are none."""
 

@@ -31,8 +31,7 @@ class ProcessesExecutor(Executor):
     """
 
     name = "processes"
-    is_elsewhere = True
-    maps_ring = True
+    reach = "process"
 
     def __init__(
         self, client: Client, pool_client: PoolClient, payload: PlanPayload, worker_count: int, timeout_s: float

@@ -39,8 +39,7 @@ class RayExecutor(Executor):
     """
 
     name = "ray"
-    is_elsewhere = True
-    maps_ring = True
+    reach = "machine"
     queue_target = 1 << 30  # as many batches as there are slots
 
     def __init__(self, client: Client, request: ExecutorRequest) -> None:

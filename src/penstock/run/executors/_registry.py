@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Final, final
 
+from penstock.base._reach import Reach
 from penstock.run.executors._executor import Client, Executor
 from penstock.run.executors._processes import ProcessesExecutor
 from penstock.run.executors._request import ExecutorRequest
@@ -21,12 +22,9 @@ class ExecutorKind:
 
     make: Callable[[Client, ExecutorRequest], Executor] | None
     """None where there are no workers: the caller's thread does the work (`run/_inline.py`)."""
-    reads_spans: bool = True
-    """Whether units can read the elements of a stream, which lie in memory of this machine. Else worker processes of
-    this machine run them."""
-    travels: bool = False
-    """Whether the program is pickled."""
-    connect: Callable[[], object] | None = None
+    reach: Reach | None
+    """What the workers share with this process; None where there are none."""
+    connect: Callable[[], object] = lambda: None
     """For an executor on other machines: connects to them, or raises."""
     process_count: Callable[[ExecutorRequest], int] = lambda request: 0
     """The worker processes on this machine, at most."""
@@ -46,17 +44,16 @@ def _ray() -> ModuleType:
 
 
 EXECUTORS: Final = {
-    "inline": ExecutorKind(None),
-    "threads": ExecutorKind(lambda client, to: ThreadsExecutor(client, to.worker_count)),
+    "inline": ExecutorKind(None, None),
+    "threads": ExecutorKind(lambda client, to: ThreadsExecutor(client, to.worker_count), "thread"),
     "processes": ExecutorKind(
         lambda client, to: ProcessesExecutor(client, to.join_pool(), to.take_payload(), to.worker_count, to.timeout_s),
-        travels=True,
+        "process",
         process_count=lambda request: request.worker_count,
     ),
     "ray": ExecutorKind(
         lambda client, to: _ray().RayExecutor(client, to),
-        reads_spans=False,
-        travels=True,
+        "machine",
         connect=lambda: _ray().connect(),
         process_count=lambda request: _ray().local_worker_count(request),
         require=lambda to, nbytes: _ray().require(to, nbytes),

@@ -45,6 +45,7 @@ class ThreadsExecutor(Executor):
     """
 
     name = "threads"
+    reach = "thread"
 
     def __init__(self, client: Client, worker_count: int) -> None:
         self.worker_count = self.queue_target = worker_count

@@ -302,7 +302,7 @@ class _Task:
                 status=status,
                 window=window,
                 timeout_s=self.timeout_s,
-                rows="none" if program.spec.is_bounded else "objects",
+                reach="process",
             )
             if number == 0 and program.is_cpu_bound:
                 self.clock = GilClock()
