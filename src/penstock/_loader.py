@@ -23,11 +23,10 @@ from penstock.base._errors import (
 )
 from penstock.base._tracebacks import shorten
 from penstock.base._tree import Tree
-from penstock.lower._analysis import Analysis, analyse, lower
+from penstock.lower._analysis import analyse
 from penstock.lower._program import Position
-from penstock.lower._rewrite import batching_of, prune_cached, with_batches, with_cache_limit
+from penstock.lower._rewrite import batching_of, prune_cached, with_batches
 from penstock.lower._share import Share
-from penstock.memory._budget import overhead_nbytes
 from penstock.memory._ring import Ring
 from penstock.plan._cache import CompleteCache
 from penstock.plan._cautions import caution_batches
@@ -46,8 +45,9 @@ from penstock.run._lanes import steps_of
 from penstock.run._options import OPTIONS as OPTIONS, LoaderOptions as LoaderOptions
 from penstock.run._quarantine import Quarantine
 from penstock.run._shutdown import watch
+from penstock.run._start import start
 from penstock.run._state import BATCH_LIMIT, RESIZE_NEEDS, Place, place_of_state, state_of
-from penstock.run._subpipeline import SubPipeline
+from penstock.run.arrange import Arrangement, arrange
 
 _log = logging.getLogger("penstock")
 
@@ -105,8 +105,9 @@ class Loader(NoArray):
         self._share = Share(*options.shard, options.uneven, options.micro_batches, multiple)
         self._pieces: list[Tree] = []
         """The parts of the batch at the position that are still to be handed out, the last one first."""
-        self._set_up(node)
-        self._batch_count = self._program.batch_count
+        self._now = self._arranged(0)
+        self._budget = self._now.budget  # a cache that is complete takes less, and what was said stays
+        self._batch_count = self._now.program.batch_count
         self._length = self._node.length
         self._files = FileWatch(node)
         self._delivery: DeliveryBase | None = None
@@ -145,32 +146,21 @@ class Loader(NoArray):
     def _identity(self) -> str:
         return identity(self._written)
 
-    def _set_up(self, written: Node) -> None:
-        """Prepares a plan to run; if that fails, nothing changes."""
-        options = self._options
-        analysis = lower(written, options.on_error, prunes=options.executor == "auto")
-        if self._quarantine is None and options.on_error != "raise":
-            self._quarantine = options.make_quarantine(self._written, analysis)
-        setup = self._make_setup(analysis)
-        share = setup.budget.source_share(options.memory_limit, setup.process_count)
-        if share < 1 and (less := with_cache_limit(analysis.plan, share)) is not analysis.plan:
-            setup.close()
-            analysis = analyse(less)
-            setup = self._make_setup(analysis)
-        try:
-            setup.budget.require(options.memory_limit, setup.process_count)
-        except BaseException:
-            setup.close()
-            raise
-        # Attributes only: Ctrl-C does not strike between these lines.
-        self._setup, self._program, self._budget = setup, setup.program, setup.budget
-        self._analysis, self._node = analysis, analysis.plan
-        self._overhead_nbytes = overhead_nbytes(setup.process_count)
-
-    def _make_setup(self, analysis: Analysis) -> SubPipeline:
-        return SubPipeline(
-            analysis, self._options, self._share, same_epoch=self._same_epoch, quarantine=self._quarantine
+    def _arranged(self, cut: int) -> Arrangement:
+        """Arranges the plan, for epochs that begin behind some elements."""
+        made = arrange(
+            with_batches(self._written, cut) if cut else self._written,
+            self._options,
+            self._share,
+            same_epoch=self._same_epoch,
+            quarantine=self._quarantine,
         )
+        self._quarantine = made.quarantine
+        return made
+
+    @property
+    def _node(self) -> Node:
+        return self._now.facts.plan
 
     # Delivery.
 
@@ -201,7 +191,7 @@ class Loader(NoArray):
         if self._is_compared:
             return
         epoch, position = self._at
-        shard, length = self._options.shard, self._program.batch_count
+        shard, length = self._options.shard, self._now.program.batch_count
         facts = {"plan": self._identity, "epoch": epoch, "position": position, "length": length, "world size": shard[1]}
         require_agreement(shard, facts)
         self._is_compared = True
@@ -226,7 +216,7 @@ class Loader(NoArray):
     @property
     def element_spec(self) -> Tree:
         """The tree of `ArraySpec` of what is delivered."""
-        spec = self._program.spec
+        spec = self._now.program.spec
         return spec.tree if self._share.piece_count == 1 else spec.divided(self._share.piece_count).tree
 
     @property
@@ -295,9 +285,9 @@ class Loader(NoArray):
 
     def _restart(self, cut: int) -> None:
         """Stops the workers, and prepares others for epochs that begin behind some elements."""
-        old, delivery = self._setup, self._delivery
-        self._set_up(with_batches(self._written, cut) if cut else self._written)
-        self._delivery, self._runs_from = None, cut
+        old, delivery, made = self._now, self._delivery, self._arranged(cut)
+        # Attributes only: Ctrl-C does not strike between these lines.
+        self._delivery, self._now, self._runs_from = None, made, cut
         _close(old, delivery)
 
     def _require_same_batches(self, position: int, *, has_cursor: bool) -> None:
@@ -307,7 +297,7 @@ class Loader(NoArray):
         that are taken apart again, the difference is not visible.
         """
         leaves_out = self._node.access == "stream"
-        is_told = has_cursor or self._setup.gives_cursor
+        is_told = has_cursor or self._now.gives_cursor
         if not self._has_random_access or not position or not is_told or leaves_out == has_cursor:
             return
         here, there = ("", "out") if leaves_out else ("out", "")
@@ -379,7 +369,7 @@ class Loader(NoArray):
         if use.delay is not None:
             lanes = tuple(replace(lane, delay_s=lane.cpu_s * use.delay) for lane in lanes)
         delivery = self._delivery  # another thread may be putting another one there
-        busiest = self._setup.busiest
+        busiest = self._now.top.busiest
         # Of processes, a loader beside this one may have had more started, and all of them share the work.
         hands = [lane.workers for lane in lanes if lane.reach in ("process", "machine") and not lane.is_serial]
         return Report(
@@ -400,10 +390,10 @@ class Loader(NoArray):
             slot_count=self._budget.slot_count,
             slot_nbytes=self._budget.slot_nbytes,
             shared_nbytes=self._budget.shared_nbytes,
-            note="\n".join(filter(None, (self._past, self._setup.notes))),
+            note="\n".join(filter(None, (self._past, self._now.notes))),
             set_aside=self._quarantine.count if self._quarantine else 0,
             quarantine=(self._quarantine.path or "") if self._quarantine else "",
-            may_hold_gil=busiest.reach == "thread" and self._analysis.may_hold_gil,
+            may_hold_gil=busiest.reach == "thread" and self._now.facts.may_hold_gil,
             memory_limit=self._options.memory_limit,
             cpu_count=usable_cpu_count(),
             cpus=use.cpus,
@@ -412,18 +402,18 @@ class Loader(NoArray):
             plan=steps_of(self._node),
             reserved_nbytes=self._peak.reserved_nbytes,
             peak_nbytes=self._peak.nbytes,
-            overhead_nbytes=self._overhead_nbytes,
+            overhead_nbytes=self._now.overhead_nbytes,
             page_cache_nbytes=page_cache_nbytes(),
             mapped_nbytes=mapped_nbytes(),
         )
 
     def _elements_per_batch(self) -> int:
         """Elements of a delivered batch: this shard's rows of a full one; 1 if it is unknown."""
-        return self._analysis.batch_size // (self._share.count * self._share.piece_count) or 1
+        return self._now.facts.batch_size // (self._share.count * self._share.piece_count) or 1
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else f"epoch {self._at[0]}, position {self._at[1]}"
-        return f"<penstock.Loader of {length_text(self._length)}, {self._setup.executor.executor}, {state}>"
+        return f"<penstock.Loader of {length_text(self._length)}, {self._now.top.crew.executor}, {state}>"
 
     # Lifetime.
 
@@ -458,21 +448,18 @@ class Loader(NoArray):
         if self._must_restart and not self._is_closed:
             self._must_restart = False
             self._restart(self._runs_from)
-        old = self._setup
-        if self._is_closed or self._options.executor != "auto" or old.busiest.reach == "thread":
+        old = self._now
+        if self._is_closed or self._options.executor != "auto" or old.top.busiest.reach == "thread":
             return
         plan = prune_cached(self._node)
-        if plan is self._node or (analysis := analyse(plan)).wants_processes:
+        if plan is self._node or analyse(plan).wants_processes:
             return
-        setup, delivery = self._make_setup(analysis), self._delivery
         past = (
             "The cache has all that is asked for, so threads read it now; the numbers here are of the time since then."
         )
-        # Attributes only: Ctrl-C does not strike between these lines.
-        self._delivery, self._setup, self._program, self._node = None, setup, setup.program, plan
-        self._analysis, self._past = analysis, "\n".join(filter(None, (old.notes, past)))
+        self._past = "\n".join(filter(None, (old.notes, past)))
+        self._restart(self._runs_from)
         self._counters, self._started_at, self._cpus = Counters(), 0.0, None
-        _close(old, delivery)
 
     def _ring(self) -> Ring:
         """The ring of the batches, for adapters that register its memory."""
@@ -482,7 +469,7 @@ class Loader(NoArray):
         self._require_open()
         if self._delivery is None:
             try:
-                self._delivery = self._setup.start()
+                self._delivery = start(self._now)
             except Exception:
                 self._require_open()  # it may have been closed meanwhile
                 raise
@@ -536,7 +523,7 @@ class Loader(NoArray):
                 self._pieces.pop()  # only now: before, Ctrl-C would lose this part
                 if self._pieces:
                     return batch
-            iterator.is_over = position + 1 == self._program.batch_count
+            iterator.is_over = position + 1 == self._now.program.batch_count
             if delivery.consumed >= 0:
                 self._note_consumed((epoch, position + 1), delivery.consumed)
             self._at = (self._next_epoch(), 0) if iterator.is_over else (epoch, position + 1)
@@ -557,7 +544,7 @@ class Loader(NoArray):
             batch = delivery.take(self._at, self._options.timeout_s)
             if self._share.piece_count == 1 or batch is END_OF_EPOCH:
                 return batch
-            structure = self._program.spec.structure
+            structure = self._now.program.spec.structure
             pieces = self._share.pieces(structure.flatten_up_to(batch))
             self._pieces = [structure.unflatten(piece) for piece in pieces]
         return self._pieces[-1]
@@ -577,7 +564,7 @@ class Loader(NoArray):
         Batches that you hold stay yours.
         """
         self._is_closed, self._pieces = True, []
-        _close(self._setup, self._delivery)
+        _close(self._now, self._delivery)
 
     def __enter__(self) -> Self:
         return self
@@ -616,9 +603,9 @@ class _Epoch(Iterator[Tree]):
                 self._loader = None
 
 
-def _close(setup: SubPipeline, delivery: DeliveryBase | None) -> None:
+def _close(arrangement: Arrangement, delivery: DeliveryBase | None) -> None:
     if delivery is None:
-        setup.close()
+        arrangement.close()
     else:
         delivery.close(CLOSE_WAIT_S)
 

@@ -328,16 +328,16 @@ def test_a_child_that_is_forked_while_another_thread_starts_the_loader_is_told(f
     done = fresh_python(
         PRELUDE
         + """
-from penstock.run._subpipeline import SubPipeline
+from penstock import _loader
 
-inside, gate, start = threading.Event(), threading.Event(), SubPipeline.start
+inside, gate, start = threading.Event(), threading.Event(), _loader.start
 
-def slow_start(self, **options):
+def slow_start(arrangement):
     inside.set()
     gate.wait()
-    return start(self, **options)
+    return start(arrangement)
 
-SubPipeline.start = slow_start
+_loader.start = slow_start
 loader = ps.range(4).loader('threads')
 found = []
 thread = threading.Thread(target=lambda: found.extend(loader), daemon=True)

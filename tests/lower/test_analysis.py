@@ -13,7 +13,7 @@ from penstock.lower._analysis import Analysis, analyse, lower
 from penstock.lower._stages import divide
 from penstock.plan._node import Node
 
-MOST_CHANGES = 15
+MOST_CHANGES = 19  # 4 of them to choose where functions run once, to run them, and to choose with what they told
 ROOT = os.path.dirname(ps.__file__)
 
 

@@ -216,7 +216,7 @@ def test_shards_have_a_process_each_where_processes_were_asked_for(monkeypatch: 
     def numbers_of_processes(shard: int, count: int) -> Iterator[int]:
         yield os.getpid()
 
-    monkeypatch.setattr("penstock.run._subpipeline.usable_cpu_count", lambda: 1)
+    monkeypatch.setattr("penstock.run._choose.usable_cpu_count", lambda: 1)
     dataset = ps.from_generator(numbers_of_processes, shards=3, element_spec=INT64).batch(3)
     with dataset.loader("processes", workers=1) as loader:
         assert len({*lists(loader)[0], os.getpid()}) == 4

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock import _loader
 from penstock.memory import _ring
 from penstock.run import _delivery, _inline
-from penstock.run._executor_spec import ExecutorSpec
-from penstock.run._subpipeline import SubPipeline
+from penstock.run._crew import Crew
 from tests.run.common import DEADLINE_S, Gate, assert_ended, mapping_count, name_rings, workers
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
@@ -66,14 +66,14 @@ def test_close_of_a_loader_that_never_ran() -> None:
 
 @WORKERS
 def test_close_while_the_workers_are_started_ends_them(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    loader, make = loader_of(count), ExecutorSpec.make_executor
+    loader, make = loader_of(count), Crew.make_executor
 
-    def close_behind(choice: ExecutorSpec, client: Any) -> Any:
-        executor = make(choice, client)
+    def close_behind(crew: Crew, client: Any) -> Any:
+        executor = make(crew, client)
         loader.close()  # as another thread does
         return executor
 
-    monkeypatch.setattr(ExecutorSpec, "make_executor", close_behind)
+    monkeypatch.setattr(Crew, "make_executor", close_behind)
     with pytest.raises(ps.LoaderError, match="closed"):
         iter(loader)
     assert_ended(workers())
@@ -81,13 +81,13 @@ def test_close_while_the_workers_are_started_ends_them(count: int, monkeypatch: 
 
 @WORKERS
 def test_ctrl_c_before_anybody_knows_of_the_workers_ends_them(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    start = SubPipeline.start
+    start = _loader.start
 
-    def cut_off(stage: SubPipeline) -> None:
-        start(stage)
+    def cut_off(arrangement: Any) -> None:
+        start(arrangement)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(SubPipeline, "start", cut_off)
+    monkeypatch.setattr(_loader, "start", cut_off)
     with pytest.raises(KeyboardInterrupt):
         iter(loader_of(count))
     assert_ended(workers())

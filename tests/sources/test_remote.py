@@ -13,7 +13,7 @@ import penstock as ps
 from penstock.base._retries import RetryBudget, UnwantedError, reading_with, retry_budget
 from penstock.lower._batches import ParallelProgram
 from penstock.lower._program import Unit
-from penstock.run import _executor_spec as _choice
+from penstock.run import _choose as _choice
 from penstock.run.pool._payload import pack, unpack
 from penstock.sources import _fetch, _openfile, _remote, images
 

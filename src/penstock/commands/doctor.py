@@ -17,8 +17,8 @@ import penstock
 from penstock.base._units import size_text
 from penstock.commands._network import Network, measure
 from penstock.report._cgroups import machine_nbytes, memory_limits
+from penstock.run._choose import HAS_PROCESSES
 from penstock.run._cpus import usable_cpu_count
-from penstock.run._executor_spec import HAS_PROCESSES
 
 WORKER_NBYTES: Final = 45 << 20
 """The memory of a worker process besides the batches, see `docs/explanation/memory.md`."""

@@ -15,7 +15,7 @@ from penstock.plan._map import Map, learn
 from penstock.plan._node import Node, upwards, walk
 from penstock.plan._pad import PaddedBatch
 from penstock.plan._reader import WorkerStatus
-from penstock.plan._source import Source, key_of
+from penstock.plan._source import Source, key_of, limited
 from penstock.plan._stream import Generate, Inlet
 from penstock.plan._tolerate import FailureFilter
 
@@ -109,10 +109,16 @@ class Analysis:
             for each in self._outside(staged)
         )
 
-    def source_nbytes(self, staged: Collection[int] = ()) -> int:
-        """The memory of sources in one process, without those of stages; equal sources are opened once."""
+    def source_nbytes(self, staged: Collection[int] = (), *, share: float = 1.0) -> int:
+        """The memory of sources in one process, without those of stages; equal sources are opened once.
+
+        Args:
+            staged: Steps that other workers run, by their ids.
+            share: See `limited`.
+        """
         opened = [each.opens for each in self._outside(staged) if id(each) not in staged]
-        return sum({key_of(source): source.kept_nbytes for source in opened if isinstance(source, Source)}.values())
+        found = {key_of(source): source for source in opened if isinstance(source, Source)}
+        return sum(limited(source, share).kept_nbytes for source in found.values())
 
     @property
     def largest_source(self) -> str:

@@ -64,7 +64,19 @@ class BatchProgram(Program):
     def __init__(self, node: Node, *, same_epoch: bool = False) -> None:
         self.node = node
         self.same_epoch = same_epoch
-        self.sources = OpenSources(node)
+
+    @cached_property
+    def sources(self) -> OpenSources:
+        """The sources of the plan, opened for this process at the first use."""
+        return OpenSources(self.node, self.source_share)
+
+    def open_sources(self) -> None:
+        """Opens the sources now.
+
+        Raises:
+            SourceError: A file is gone, or was replaced.
+        """
+        self.sources  # noqa: B018
 
     @property
     def spec(self) -> Spec:
@@ -240,7 +252,7 @@ class ParallelProgram(BatchProgram):
     def __reduce__(self) -> tuple[Any, ...]:
         # The sources are opened again in the other process.
         make = functools.partial(ParallelProgram, same_epoch=self.same_epoch, spans=self.spans, is_inner=self.is_inner)
-        return make, (self.node, self.shard), {"room_nbytes": self.room_nbytes}
+        return make, (self.node, self.shard), {"room_nbytes": self.room_nbytes, "source_share": self.source_share}
 
     @cached_property
     def spec(self) -> Spec:
@@ -412,10 +424,10 @@ class ParallelProgram(BatchProgram):
         return -(-row_count // max(share, most))
 
     def reader(
-        self, isolation: type[seeded_globals] | None, status: WorkerStatus | None = None, window: Window | None = None
+        self, isolation: type[seeded_globals] | None, status: WorkerStatus | None = None, inputs: Window | None = None
     ) -> Reader:
-        """Makes the reader of one worker."""
-        return Reader(self.node, self.sources, isolation=isolation, status=status, window=window)
+        """Makes the reader of one worker. The elements of a stream come from a window."""
+        return Reader(self.node, self.sources, isolation=isolation, status=status, window=inputs)
 
     def run(self, reader: Reader, unit: Unit, out: Rows) -> int:
         """Fills the rows of a unit, and announces the reads that follow.

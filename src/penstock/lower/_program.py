@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from penstock.base._random import seeded_globals
 from penstock.base._spec import Spec
-from penstock.memory._rows import Rows, Window
+from penstock.memory._rows import Rows
 from penstock.memory._slot import outcome_place
 from penstock.plan._node import Node, walk
 from penstock.plan._reader import WorkerStatus
@@ -93,6 +93,8 @@ class Program(ABC):
     """Whether units call functions, and do not only read."""
     room_nbytes: float = math.inf
     """See `RetryBudget`."""
+    source_share: float = 1.0
+    """The part of their memory that sources keep when they are opened."""
     node: Node
 
     @property
@@ -107,14 +109,14 @@ class Program(ABC):
 
     @abstractmethod
     def reader(
-        self, isolation: type[seeded_globals] | None, status: WorkerStatus | None = None, window: Window | None = None
+        self, isolation: type[seeded_globals] | None, status: WorkerStatus | None = None, inputs: Any = None
     ) -> Any:
         """Makes the reader of one worker.
 
         Args:
             isolation: How global random generators are seeded for each element; None where they are not.
             status: Where the worker writes what it is working on.
-            window: Where the worker reads the elements of a stream.
+            inputs: What the worker reads from rings that others fill; of the program's own type.
         """
 
     @abstractmethod

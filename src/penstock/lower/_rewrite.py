@@ -3,7 +3,6 @@
 - `cut` divides a stream.
 - `with_parts` lets sources read parts of elements alone: rows for `unbatch`, and the values that `select` names.
 - `prune_cached` drops the inputs of complete caches.
-- `with_cache_limit` makes sources keep less.
 - `with_batches` makes other batches of the same elements.
 """
 
@@ -225,18 +224,6 @@ def _asked(plan: Node, cache: Cache) -> npt.NDArray[np.bool_] | None:
 
     look_at_all(plan)
     return found
-
-
-def with_cache_limit(plan: Node, share: float) -> Node:
-    """The same plan with sources that keep only a share of their memory; itself if none can."""
-
-    def change(node: Node) -> Node:
-        if not isinstance(node, SourceNode):
-            return node
-        data = node.data.with_cache_limit(int(share * node.data.kept_nbytes))
-        return node if data is node.data else replace(node, data=data)
-
-    return rewritten(plan, change)
 
 
 def batching_of(plan: Node) -> Batching | None:

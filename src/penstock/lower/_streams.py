@@ -16,7 +16,7 @@ from penstock.base._random import seeded_globals
 from penstock.base._spec import Spec
 from penstock.lower._batches import BatchProgram
 from penstock.lower._program import Outcome, Program, Unit
-from penstock.memory._rows import Leaves, Rows, Window
+from penstock.memory._rows import Leaves, Rows
 from penstock.memory._spans import SpanLayout
 from penstock.plan._batch import Batch
 from penstock.plan._node import Node
@@ -90,13 +90,11 @@ class FeedProgram(Program):
         node: That part of the plan.
         size: Elements in a span.
         slot_count: Spans.
-        stages: Parts of it whose elements workers make ahead, by their places in the order of `uses`.
     """
 
-    def __init__(self, node: Node, size: int, slot_count: int, stages: Mapping[int, ElementSequence]) -> None:
+    def __init__(self, node: Node, size: int, slot_count: int) -> None:
         self.node = node
         self.layout = SpanLayout(node.spec, size, slot_count)
-        self.stages = stages
 
     @property
     def spec(self) -> Spec:
@@ -104,13 +102,17 @@ class FeedProgram(Program):
         return self.layout.spec
 
     def reader(
-        self, isolation: type[seeded_globals] | None, status: WorkerStatus | None = None, window: Window | None = None
+        self,
+        isolation: type[seeded_globals] | None,
+        status: WorkerStatus | None = None,
+        inputs: Mapping[int, ElementSequence] | None = None,
     ) -> Cursor:
-        """Makes the cursor of the worker. It has no window, because it fills the spans."""
-        reader = Reader(self.node, OpenSources(self.node), isolation=isolation, status=status)
+        """Makes the cursor of the worker. Parts come from stages, by their places in the order of `uses`."""
+        sources = OpenSources(self.node, self.source_share)
+        reader = Reader(self.node, sources, isolation=isolation, status=status)
         for place, each in enumerate(_uses(reader)):
-            if place in self.stages:
-                each.stage = self.stages[place].sequence
+            if inputs and place in inputs:
+                each.stage = inputs[place].sequence
         return Cursor(reader)
 
     def close(self, reader: Cursor) -> None:
@@ -186,7 +188,7 @@ class SerialProgram(BatchProgram):
 
     def __reduce__(self) -> tuple[Any, ...]:
         make = functools.partial(SerialProgram, same_epoch=self.same_epoch)
-        return make, (self.node,), {"room_nbytes": self.room_nbytes}
+        return make, (self.node,), {"room_nbytes": self.room_nbytes, "source_share": self.source_share}
 
     @property
     def rows_per_batch(self) -> int:
@@ -198,7 +200,7 @@ class SerialProgram(BatchProgram):
         return index * self._size
 
     def reader(
-        self, isolation: type[seeded_globals] | None, status: WorkerStatus | None = None, window: Window | None = None
+        self, isolation: type[seeded_globals] | None, status: WorkerStatus | None = None, inputs: None = None
     ) -> Cursor:
         """Makes the cursor of the worker."""
         reader = Reader(self.node, self.sources, isolation=isolation, status=status)

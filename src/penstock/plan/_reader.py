@@ -24,7 +24,7 @@ from penstock.base._tree import Tree
 from penstock.memory._rows import Indices, Rows, Window, chunk_count, copied, pieces, places_of
 from penstock.memory._times import Times
 from penstock.plan._node import Elements, Node, located, most_elements, walk
-from penstock.plan._source import Openable, Read, Source, key_of, open_source
+from penstock.plan._source import Openable, Read, Source, key_of, limited, open_source
 from penstock.plan._text import length_text
 
 T = TypeVar("T")
@@ -84,13 +84,22 @@ class Gather:
 
 @final
 class OpenSources:
-    """The sources of a plan, opened in this process; equal sources are opened once."""
+    """The sources of a plan, opened in this process; equal sources are opened once.
 
-    def __init__(self, node: Node) -> None:
+    Args:
+        node: The plan.
+        share: The part of their memory that they keep; see `limited`.
+    """
+
+    def __init__(self, node: Node, share: float = 1.0) -> None:
         self._opened: dict[Hashable, tuple[Openable, Any]] = {}
         for each in walk(node):
             if (source := each.opens) is not None and (key := key_of(source)) not in self._opened:
-                self._opened[key] = source, open_source(source) if isinstance(source, Source) else source.open()
+                if isinstance(source, Source):
+                    less = limited(source, share)
+                    self._opened[key] = less, open_source(less)
+                else:
+                    self._opened[key] = source, source.open()
 
     def __getitem__(self, source: Openable) -> Any:
         return self._opened[key_of(source)][1]

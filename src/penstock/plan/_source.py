@@ -255,6 +255,11 @@ def open_source(source: Source) -> Source:
     return _as_source(source.open(), source)
 
 
+def limited(source: Source, share: float) -> Source:
+    """The same source, that keeps only a share of its memory if it can."""
+    return source if share >= 1 else source.with_cache_limit(int(share * source.kept_nbytes))
+
+
 def key_of(openable: Openable | None) -> Hashable:
     """Identifies a source: equal sources count once. A source without a hash, such as a dataclass, is its own."""
     try:

@@ -140,7 +140,7 @@ class Delivery(DeliveryBase, LocalClient):
     def _is_wanted(self, unit: Unit) -> bool:
         return self._scheduler.is_wanted(unit)
 
-    def _window(self) -> Window | None:
+    def _inputs(self) -> Window | None:
         return None if self._feed is None else self._feed.window()
 
     def finished(self, unit: Unit, result: UnitResult) -> list[Unit]:

@@ -9,7 +9,7 @@ the spans, and so does the delivery's scheduler. The feed calls nothing of the d
 delivery, whose worker then asks for units.
 
 Each wait, and what ends it. There is none in this file. The worker may wait in the user's generator, which nothing can
-end: then a thread is left behind, see `DeadlineError`. Or it waits for a batch of a stage, see `_subpipeline.py`.
+end: then a thread is left behind, see `DeadlineError`. Or it waits for a batch of a stage, see `_start.py`.
 """
 
 import functools
@@ -44,7 +44,7 @@ AHEAD_COUNT: Final = 2
 
 
 class Stage(ElementSequence, Protocol):
-    """A part of a feed that runs on workers; see `_subpipeline.py`."""
+    """A part of a feed that runs on workers; see `_start.py`."""
 
     waited_s: float
     """How long the feed waited for its elements."""
@@ -75,7 +75,7 @@ class Feed(LocalClient):
     def __init__(
         self,
         program: FeedProgram,
-        stages: "dict[int, Stage]",
+        stages: "Mapping[int, Stage]",
         make_executor: Callable[[Client], Executor],
         wake: Callable[[], None],
         shared: SharedFile | None,
@@ -115,6 +115,9 @@ class Feed(LocalClient):
             raise
 
     # The executor's side: see `Client`.
+
+    def _inputs(self) -> "Mapping[int, Stage]":
+        return self._stages
 
     def _issue(self) -> list[Unit]:
         if self._closed:

@@ -64,7 +64,7 @@ class InlineDelivery(DeliveryBase):
         self.ring = Ring(program.spec, slot_count, spare_count, None, step_count=program.step_count)
         self._stream = None if stream is None else _Stream(stream, stages, timeout_s)
         window = None if self._stream is None else self._stream.window
-        self._runner = UnitRunner(program, self.ring, isolation=seeded_globals, window=window, timeout_s=timeout_s)
+        self._runner = UnitRunner(program, self.ring, isolation=seeded_globals, inputs=window, timeout_s=timeout_s)
 
     @property
     def stop_workers(self) -> Callable[[], object]:
@@ -222,7 +222,7 @@ class _Stream:
         self._ring = Ring(program.spec, program.layout.slot_count, 0, None, step_count=program.step_count)
         self._slot = self._ring.rows(0)
         self.window = self._layout.window([self._slot])
-        self._runner = UnitRunner(program, self._ring, isolation=seeded_globals, timeout_s=timeout_s)
+        self._runner = UnitRunner(program, self._ring, isolation=seeded_globals, inputs=stages, timeout_s=timeout_s)
         self._generation = 0
         self.begin(0, 0, -1)
 

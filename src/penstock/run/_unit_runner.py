@@ -15,7 +15,6 @@ from penstock.base._reach import Reach
 from penstock.base._retries import RetryBudget, UnwantedError, exchanged
 from penstock.lower._program import Program, Unit, UnitResult
 from penstock.memory._ring import Ring, RingView
-from penstock.memory._rows import Window
 from penstock.memory._slot import note_time
 from penstock.memory._times import Times
 from penstock.plan._reader import WorkerStatus
@@ -33,7 +32,7 @@ class UnitRunner:
         number: The worker's number among those of the program.
         isolation: How global random generators are seeded for each element; None where they are not.
         status: Where the worker writes what it is working on.
-        window: Where units read the elements of a stream.
+        inputs: What units read from rings that others fill; see `Program.reader`.
         timeout_s: How long a worker may stand still.
         reach: What the worker shares with the process that takes its results. This decides which rows a result carries.
     """
@@ -46,7 +45,7 @@ class UnitRunner:
         *,
         isolation: type[seeded_globals] | None,
         status: WorkerStatus | None = None,
-        window: Window | None = None,
+        inputs: Any = None,
         timeout_s: float = math.inf,
         reach: Reach = "thread",
     ) -> None:
@@ -55,7 +54,7 @@ class UnitRunner:
         self._timeout_s = timeout_s
         self._reach = reach
         self._carries_rows = reach == "machine" or (reach == "process" and not program.spec.is_bounded)
-        self._reader = program.reader(isolation, status, window)
+        self._reader = program.reader(isolation, status, inputs)
         self.status: WorkerStatus = self._reader.status
         self.times: Times | None = Times(memory.times[number % len(memory.times)])
 
@@ -143,8 +142,8 @@ class LocalClient(Client):
     def _is_wanted(self, unit: Unit) -> bool:
         """Returns whether the result of a unit matters."""
 
-    def _window(self) -> Window | None:
-        """Returns where units of this process read the elements of a stream."""
+    def _inputs(self) -> Any:
+        """Returns what units of this process read from rings that others fill; see `Program.reader`."""
         return None
 
     def issue(self) -> list[Unit]:
@@ -164,7 +163,7 @@ class LocalClient(Client):
                 self.ring,
                 len(self._runners),
                 isolation=None,  # other threads run elements at the same time
-                window=self._window(),
+                inputs=self._inputs(),
                 timeout_s=self._timeout_s,
             )
         return runner.run(unit)

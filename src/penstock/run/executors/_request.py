@@ -10,8 +10,10 @@ from penstock.run.pool._pool import PoolClient
 class ExecutorRequest(Protocol):
     """The values from which an executor is made."""
 
-    worker_count: int
-    """0 where each node of a cluster decides."""
+    @property
+    def worker_count(self) -> int:
+        """0 where each node of a cluster decides."""
+
     ray_options: Mapping[str, Any]
     timeout_s: float
     """How long a worker may stand still."""

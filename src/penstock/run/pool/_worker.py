@@ -300,7 +300,7 @@ class _Task:
                 number,
                 isolation=owned_globals,
                 status=status,
-                window=window,
+                inputs=window,
                 timeout_s=self.timeout_s,
                 reach="process",
             )

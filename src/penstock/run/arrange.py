@@ -1,0 +1,332 @@
+"""The one door from a plan to what runs it: `arrange`.
+
+Its order: rewrite the plan; find what functions return, the only place where one runs before the first batch; divide a
+stream into parts; choose workers, by arithmetic alone; make programs; pack what travels; add up memory. What comes out
+is a value. Another plan, such as the rest of an epoch with other batches, is another arrangement.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Final, final
+
+from penstock.lower._analysis import Analysis, analyse, lower
+from penstock.lower._batches import BatchProgram, ParallelProgram
+from penstock.lower._budget import budget
+from penstock.lower._program import Program
+from penstock.lower._share import Share
+from penstock.lower._stages import Stage, StreamParts, divide, random_parts
+from penstock.lower._streams import FeedProgram, SerialProgram
+from penstock.memory._budget import Budget, overhead_nbytes
+from penstock.memory._slot import SlotLayout
+from penstock.plan._node import Node
+from penstock.run._choose import Choice, Machine, asked_reach, choose, choose_reader
+from penstock.run._crew import Crew
+from penstock.run._learn import learn, learn_held
+from penstock.run._network_advice import network_advice
+from penstock.run._options import LoaderOptions
+from penstock.run._quarantine import Quarantine
+from penstock.run.executors._registry import EXECUTORS
+
+LEAST_ROOM_NBYTES: Final = 64 << 20
+"""What a worker may take to decode one element whatever the limit: a photograph of 22 million pixels."""
+
+
+@final
+@dataclass(frozen=True)
+class Part:
+    """Workers that fill a ring ahead of somebody who reads it. A plan with random access is one part."""
+
+    facts: Analysis
+    """The steps that the workers run."""
+    program: Program
+    crew: Crew
+    slot_count: int
+    """Slots in the ring."""
+    stream: "Part | None" = None
+    """What reads the stream below in order, if the workers take elements from its spans."""
+    stages: "Mapping[int, Part]" = field(default_factory=dict)
+    """What such a reader takes from other parts, by their places in the order of `uses`."""
+    stage: Stage | None = None
+    """What this part is to such a reader."""
+    scratch_nbytes: int | None = None
+    """Scratch memory of a worker; None for that of one that reads by index."""
+
+    def all(self) -> Iterator["Part"]:
+        """Yields this part, and those that it reads from."""
+        yield self
+        if self.stream is not None:
+            yield from self.stream.all()
+        for stage in self.stages.values():
+            yield from stage.all()
+
+    @property
+    def process_count(self) -> int:
+        """Worker processes. Those of the pool count once, however many parts of a plan use them."""
+        crews = [each.crew for each in self.all()]
+        pooled = max((each.process_count for each in crews if not each.choice.is_alone), default=0)
+        return pooled + sum(each.choice.is_alone for each in crews)
+
+    @property
+    def busiest(self) -> Crew:
+        """What runs the functions. In a stream it may be what makes a stage."""
+        inner = [stage.busiest for stage in self.stream.stages.values()] if self.stream is not None else []
+        return next((each for each in (self.crew, *inner) if each.reach == "process"), self.crew)
+
+    def budget(self) -> Budget:
+        """Adds up the memory."""
+        program, crew, stream = self.program, self.crew, self.stream
+        share = program.source_share
+        if isinstance(program, SerialProgram):
+            return budget(
+                self.facts,
+                program.spec,
+                slot_count=self.slot_count,
+                worker_count=1,
+                scratch_nbytes=self.scratch_nbytes,
+                source_nbytes=self.facts.source_nbytes(share=share),
+            )
+        waiting_nbytes = source_nbytes = 0
+        if stream is not None:
+            inner = [(id(each.stage.node), each.budget()) for each in stream.stages.values() if each.stage is not None]
+            staged = {key: each.projected_nbytes - each.source_nbytes for key, each in inner}
+            waiting_nbytes = self._waiting_nbytes(stream)
+            waiting_nbytes += stream.facts.sequence_nbytes(staged) + stream.facts.kept_nbytes(staged)
+            source_nbytes = stream.facts.source_nbytes(staged, share=share)
+            source_nbytes += sum(each.source_nbytes for _, each in inner)
+        return budget(
+            self.facts,
+            program.spec,
+            slot_count=self.slot_count,
+            worker_count=max(crew.worker_count, crew.process_count),
+            shared_nbytes=crew.shared_nbytes,
+            spans_nbytes=waiting_nbytes,
+            is_sent=crew.reach == "machine",
+            source_nbytes=max(1, crew.process_count) * self.facts.source_nbytes(share=share) + source_nbytes,
+        )
+
+    def _waiting_nbytes(self, stream: "Part") -> int:
+        """Elements that wait in spans. Those of any size are known if they must fit what they are padded to.
+
+        These are Python objects of the process that reads the stream, and of this one. Each worker process makes them
+        again from a file in shared memory.
+        """
+        assert isinstance(stream.program, FeedProgram)
+        layout, process_count = stream.program.layout, self.crew.process_count
+        if not layout.has_objects:
+            return layout.nbytes
+        copies = 1 + stream.crew.choice.is_alone + (1 + process_count if process_count else 0)
+        return layout.nbytes + copies * layout.slot_count * layout.size * self.facts.padded_nbytes
+
+
+@final
+@dataclass(frozen=True)
+class Arrangement:
+    """What runs where, and in which memory. Loader and report read it; `start` starts it."""
+
+    facts: Analysis
+    """The plan that runs."""
+    top: Part
+    """What fills the ring that the user reads."""
+    program: BatchProgram
+    """Its program."""
+    options: LoaderOptions
+    gives_cursor: bool
+    """States hold how far a filter got in an input that it reads by index."""
+    quarantine: Quarantine | None
+    """Takes elements that are set aside, if the plan has guards."""
+    probes: Sequence[Crew]
+    """Workers that found specs, and run nothing else. They stay until the others have started."""
+
+    @cached_property
+    def budget(self) -> Budget:
+        """The memory."""
+        return self.top.budget()
+
+    @cached_property
+    def overhead_nbytes(self) -> int:
+        """What worker processes take beside it."""
+        return overhead_nbytes(self.top.process_count)
+
+    @property
+    def notes(self) -> str:
+        """Remarks about the choices, and events of worker processes so far; a line each."""
+        found = [each.crew.notes for each in self.top.all()]
+        return "\n".join(dict.fromkeys(text for text in found if text))
+
+    def leave(self) -> None:
+        """Lets workers go that found specs."""
+        for each in self.probes:
+            each.leave()
+
+    def close(self) -> None:
+        """Frees what was opened, if nothing was started."""
+        self.leave()
+        for each in self.top.all():
+            each.crew.leave()
+        self.program.sources.close()
+
+
+def arrange(
+    plan: Node,
+    options: LoaderOptions,
+    share: Share,
+    *,
+    same_epoch: bool = False,
+    quarantine: Quarantine | None = None,
+) -> Arrangement:
+    """Arranges a plan. Nothing stays behind if that fails.
+
+    Args:
+        plan: The plan of the user.
+        options: How it runs.
+        share: The rows of each batch that are delivered.
+        same_epoch: Every epoch is epoch 0 again.
+        quarantine: Takes elements that are set aside, if the options ask for it.
+
+    Raises:
+        ArgumentError: The options do not fit the plan.
+        MemoryLimitError: It cannot stay below the limit.
+        PenstockError: A function fails on its first element, or cannot travel.
+    """
+    facts = lower(plan, options.on_error, prunes=options.executor == "auto")
+    if quarantine is None and options.on_error != "raise":
+        quarantine = options.make_quarantine(plan, facts)
+    arranger = _Arranger(options, same_epoch=same_epoch)
+    try:
+        top, gives_cursor = arranger.part(facts, share, options)
+        if facts.is_remote:
+            top.crew.events += network_advice(facts)
+        assert isinstance(top.program, BatchProgram)
+        made = Arrangement(facts, top, top.program, options, gives_cursor, quarantine, arranger.probes)
+        limit, process_count = options.memory_limit, top.process_count
+        source_share = made.budget.source_share(limit, process_count)
+        if source_share < 1:  # sources get what the limit leaves them
+            for part in top.all():
+                part.program.source_share = source_share
+                _pack(part)
+            made = replace(made)  # without the sum that it knows
+        made.budget.require(limit, process_count)
+        top.crew.require(made.budget.store_nbytes)
+        made.program.open_sources()
+    except BaseException:
+        for crew in arranger.crews:
+            crew.leave()
+        raise
+    return made
+
+
+@final
+class _Arranger:
+    """Makes the parts of one arrangement."""
+
+    def __init__(self, options: LoaderOptions, *, same_epoch: bool) -> None:
+        self._same_epoch = same_epoch
+        self._memory_limit = options.memory_limit
+        self._machine = Machine.here()
+        self.crews: list[Crew] = []
+        """All that may have begun."""
+        self.probes: list[Crew] = []
+
+    def part(
+        self, facts: Analysis, share: Share, options: LoaderOptions, stage: Stage | None = None
+    ) -> tuple[Part, bool]:
+        """The part that fills a ring with the elements of a plan; and see `Arrangement.gives_cursor`."""
+        if facts.plan.access == "random":
+            return self._batches(facts, share, options, stage), False
+        for each in random_parts(facts.plan):  # functions may crash, so worker processes run them
+            self.probes.append(self._crew(each, options))
+        facts.learn()
+        parts = divide(facts.plan)
+        is_whole = share.is_whole and share.piece_count == 1
+        if parts.is_serial and is_whole and options.executor != "inline":
+            return self._serial(facts, parts.below, options, stage), parts.gives_cursor
+        return self._batches(parts.above, share, options, stage, parts), parts.gives_cursor
+
+    def _batches(
+        self,
+        facts: Analysis,
+        share: Share,
+        options: LoaderOptions,
+        stage: Stage | None,
+        parts: StreamParts | None = None,
+    ) -> Part:
+        """Workers fill rows of one slot side by side."""
+        crew = self._crew(facts, options)
+        stream = None if parts is None else self._stream(parts, options, is_read_here=crew.reach is None)
+        layout = stream.program.layout if stream is not None and isinstance(stream.program, FeedProgram) else None
+        program = ParallelProgram(
+            facts.plan, share, same_epoch=self._same_epoch, spans=layout, is_inner=stage is not None
+        )
+        return self._packed(Part(facts, program, crew, options.prefetch + 2, stream, stage=stage))
+
+    def _serial(self, facts: Analysis, below: Analysis, options: LoaderOptions, stage: Stage | None) -> Part:
+        """One worker writes the elements of a stream straight into batches."""
+        crew = self._one(below, options, has_stages=False)
+        program = SerialProgram(facts.plan, same_epoch=self._same_epoch)
+        slot_count, scratch_nbytes = options.prefetch + 2, below.sequence_nbytes()
+        return self._packed(Part(facts, program, crew, slot_count, stage=stage, scratch_nbytes=scratch_nbytes))
+
+    def _stream(self, parts: StreamParts, options: LoaderOptions, *, is_read_here: bool) -> Part:
+        """One worker, or the caller, writes the elements of a stream into spans."""
+        are_many = len(parts.stages) > self._machine.cpu_count
+        stages = {}
+        for each in parts.stages:
+            # A process for each shard of a generator would be too many.
+            is_apart = not (are_many and each.is_generator and options.executor == "auto")
+            inner = replace(options, executor=options.executor if is_apart else "threads", prefetch=each.prefetch)
+            stages[each.place], _ = self.part(analyse(each.plan), Share(), inner, each)
+        if is_read_here:
+            crew, size, count = self._made(Choice("inline", 0), options), 2 * parts.batch_count, 1
+        else:
+            crew = self._one(parts.below, options, has_stages=bool(stages))
+            size, count = parts.span_size, parts.span_count
+        program = FeedProgram(parts.below.plan, size, count)
+        return self._packed(Part(parts.below, program, crew, count, stages=stages))
+
+    def _packed(self, part: Part) -> Part:
+        part.program.room_nbytes = self._room_nbytes(part)
+        _pack(part)
+        return part
+
+    def _room_nbytes(self, part: Part) -> float:
+        """Returns what the limit of memory leaves each worker to decode one element: a share of all but the ring."""
+        if self._memory_limit is None:
+            return math.inf
+        ring_nbytes = part.slot_count * SlotLayout(part.program.spec).nbytes
+        left_nbytes = self._memory_limit - ring_nbytes - overhead_nbytes(part.crew.process_count)
+        return max(LEAST_ROOM_NBYTES, left_nbytes // max(1, part.crew.worker_count))
+
+    def _crew(self, facts: Analysis, options: LoaderOptions) -> Crew:
+        """Chooses the workers of a part, and finds what its functions return."""
+        if asked_reach(options) == "machine":
+            EXECUTORS[options.executor].connect()
+        crew = self._made(choose(facts, options, self._machine), options)
+        if facts.functions:
+            stays = learn(facts, crew, may_stay=options.executor == "auto")
+            crew.choice = choose(facts, options, self._machine, stays)
+        crew.choice.tell()
+        if crew.reach == "machine":
+            crew.leave()
+        return crew
+
+    def _one(self, facts: Analysis, options: LoaderOptions, *, has_stages: bool) -> Crew:
+        """Chooses the one worker that reads a stream."""
+        crew = self._made(choose_reader(facts, options, self._machine, has_stages=has_stages), options)
+        if crew.reach == "process" and asked_reach(options) != "process":
+            stays = learn(facts, crew, may_stay=True)
+            crew.choice = choose_reader(facts, options, self._machine, stays, has_stages=has_stages)
+            crew.choice.tell()
+        return crew
+
+    def _made(self, choice: Choice, options: LoaderOptions) -> Crew:
+        crew = Crew(choice, options)
+        self.crews.append(crew)
+        return crew
+
+
+def _pack(part: Part) -> None:
+    """Makes what travels ready for it, with the specs of caches in datasets that functions hold."""
+    while learn_held(part.crew.pack(part.program), part.crew):
+        pass
