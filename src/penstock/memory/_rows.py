@@ -50,8 +50,20 @@ class Rows:
     def allocate(cls, spec: Spec, count: int) -> "Rows":
         """Makes new memory for `count` elements, C-contiguous and not cleared."""
         arrays = [_storage(leaf, count) for leaf in spec.leaves]
-        extents = [np.zeros(count, np.int64) if leaf.varies else None for leaf in spec.leaves]
-        return cls(arrays, slice(0, count), extents)
+        return cls(arrays, slice(0, count), _extents(spec, count))
+
+    @classmethod
+    def imagined(cls, spec: Spec, count: int) -> "Rows":
+        """Makes places without memory, to find out what a plan would write where. Only the extents are real.
+
+        All of an array is one byte, of strides 0, so it stays a view of that through `take`, `leaves` and `unstacked`.
+        The byte, `array.base`, tells which leaf it is of.
+        """
+        arrays = []
+        for leaf in spec.leaves:
+            shape = (count, *(leaf.max_shape or ()))
+            arrays.append(np.ndarray(shape, np.uint8, np.empty((), np.uint8), strides=(0,) * len(shape)))
+        return cls(arrays, slice(0, count), _extents(spec, count))
 
     def take(self, rows: Indices | slice) -> "Rows":
         """Some of these rows, numbered from the first of them."""
@@ -80,8 +92,8 @@ class Rows:
             if isinstance(self.rows, slice) and self.rows.step in (None, 1):
                 start, stop, _ = self.rows.indices(len(self.arrays[0]))
                 return slice(start * size, stop * size)
-            return (self._positions()[:, None] * size + np.arange(size)).ravel()
-        return self._positions()[inner // size] * size + inner % size
+            return (positions_of(self.rows, len(self.arrays[0]))[:, None] * size + np.arange(size)).ravel()
+        return positions_of(self.rows, len(self.arrays[0]))[inner // size] * size + inner % size
 
     def cut(self, start: int, stop: int) -> "Rows":
         """Some neighbouring rows, as places of their own."""
@@ -188,12 +200,6 @@ class Rows:
             return list(range(*self.rows.indices(len(self.arrays[0]))))
         return self.rows.tolist()  # type: ignore[no-any-return]
 
-    def _positions(self) -> Indices:
-        if isinstance(self.rows, slice):
-            start, stop, step = self.rows.indices(len(self.arrays[0]))
-            return np.arange(start, stop, step, dtype=np.int64)
-        return self.rows
-
     def copy_from(self, other: "Rows", count: int) -> None:
         """Copies the first `count` rows of `other` here, casting as NumPy's assignment does.
 
@@ -299,6 +305,10 @@ def _storage(leaf: ArraySpec, count: int) -> npt.NDArray[Any]:
     return np.empty((count, *leaf.max_shape), leaf.dtype if leaf.dtype.itemsize else object)
 
 
+def _extents(spec: Spec, count: int) -> list[npt.NDArray[np.int64] | None]:
+    return [np.zeros(count, np.int64) if leaf.varies else None for leaf in spec.leaves]
+
+
 def owned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Returns ragged arrays as copies, because a function may change them; other values as they are."""
     if values.dtype != object or values.ndim != 1 or not any(isinstance(value, np.ndarray) for value in values):
@@ -333,6 +343,11 @@ def text_array(texts: npt.NDArray[Any], kind: str) -> npt.NDArray[Any]:
             f"map(lambda x: np.frombuffer({content}, np.uint8))."
         )
     return found.reshape(texts.shape)
+
+
+def positions_of(rows: Indices | slice, count: int) -> Indices:
+    """Some of `count` rows as numbers."""
+    return np.arange(*rows.indices(count), dtype=np.int64) if isinstance(rows, slice) else rows
 
 
 def compose(outer: Indices | slice, inner: Indices | slice) -> Indices | slice:

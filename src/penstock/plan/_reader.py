@@ -34,11 +34,11 @@ T = TypeVar("T")
 class Gather:
     """Reads collected over a plan, so each source gets all of its reads in one call."""
 
-    __slots__ = ("_wanted",)
+    __slots__ = ("wanted",)
 
     def __init__(self) -> None:
-        self._wanted: dict[int, tuple[Source, list[tuple[Read, Reader]]]] = {}
-        """The reads and their readers, by the source's id: a user's source may have no hash."""
+        self.wanted: dict[int, tuple[Source, list[tuple[Read, Reader]]]] = {}
+        """Each source with its reads and their readers, by the source's id: a user's source may have no hash."""
 
     def add(self, reader: "Reader", indices: Indices, out: Rows, source: Source | None = None) -> None:
         """Notes that elements `indices` of a source belong into `out`.
@@ -51,14 +51,14 @@ class Gather:
         """
         source = reader.source if source is None else source
         assert source is not None
-        self._wanted.setdefault(id(source), (source, []))[1].append(
+        self.wanted.setdefault(id(source), (source, []))[1].append(
             (Read(indices, out.arrays, out.rows, out.borrows), reader)
         )
 
     def run(self) -> None:
         """Reads everything that was noted; after it, the rows hold their elements."""
         counted: set[Reader] = set()
-        for source, wanted in self._wanted.values():
+        for source, wanted in self.wanted.values():
             reads, began = [read for read, _ in wanted], time.perf_counter()
             try:
                 source.gather(reads)
@@ -78,7 +78,7 @@ class Gather:
             for read, reader in wanted:
                 count = len(read.indices)
                 times.note(reader.number, 0 if reader in counted else count, row_s * count)
-            if len(self._wanted) > 1:
+            if len(self.wanted) > 1:
                 counted.update(reader for _, reader in wanted)
 
 
