@@ -393,7 +393,7 @@ class Loader(NoArray):
             note="\n".join(filter(None, (self._past, self._now.notes))),
             set_aside=self._quarantine.count if self._quarantine else 0,
             quarantine=(self._quarantine.path or "") if self._quarantine else "",
-            may_hold_gil=busiest.reach == "thread" and self._now.facts.may_hold_gil,
+            may_hold_gil=busiest.reach == "thread" and self._now.facts.traits.may_hold_gil,
             memory_limit=self._options.memory_limit,
             cpu_count=usable_cpu_count(),
             cpus=use.cpus,

@@ -78,7 +78,7 @@ def test_an_analysis_has_the_facts_of_all_steps():
     assert [step.verb for step in analysis.steps] == ["batch", "shuffle", "random_map", "cache", "range"]
     assert [step.verb for step in analysis.functions] == ["random_map"]
     assert [step.verb for step in analysis.user_steps] == ["random_map", "range"]
-    assert (analysis.is_shuffled, analysis.is_cached, analysis.is_cpu_bound, analysis.is_remote) == (
+    assert (analysis.is_shuffled, analysis.is_cached, analysis.traits.is_cpu_bound, analysis.traits.is_remote) == (
         True,
         True,
         True,

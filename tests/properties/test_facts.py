@@ -193,7 +193,7 @@ def test_elements_that_are_only_read_are_made_apart_unless_a_step_above_them_run
     # Beside them the user's code could not run in a process of its own, where it may end the process.
     plan = Passes(ps.from_arrays(np.arange(6))._node, runs_code)
     parts = divide(with_guards(plan, "skip"))
-    assert parts.below.runs_code == runs_code
+    assert parts.below.traits.runs_code == runs_code
     assert [stage.node.verb for stage in parts.stages] == [] if runs_code else ["filter"]
     with Dataset(plan).loader("threads", on_error="skip") as loader:
         assert [int(x) for x in loader] == list(range(6))

@@ -27,7 +27,8 @@ RECORDS = [b"%d " % number * 50 for number in range(60)]
 def server(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(_remote, "PAUSES_S", (0.001,) * 6)
-    monkeypatch.setattr(_fetch, "reads_ahead", False)  # the rules of these tests count requests by their reads
+    # The rules of these tests count requests by their reads.
+    monkeypatch.setattr(_openfile.Fetcher, "announce", lambda *_: None)
     fsspec.register_implementation("web", WebFileSystem, clobber=True)
     with serving() as server:
         ps.write_tfrecord(tmp_path / "records", RECORDS)
@@ -138,6 +139,22 @@ def test_of_several_ranges_those_that_failed_come_again(server):
     ranges = sorted(first_byte({"Range": wanted}) for _, wanted in server.requests)
     assert ranges == [0, 100, 100, 200, 300, 300]
     assert asker.repeat_count == 2
+
+
+@pytest.mark.parametrize("reads_ahead", [True, False])
+def test_what_is_announced_is_requested_by_the_process_that_reads_it(server, reads_ahead, monkeypatch):
+    monkeypatch.undo()  # the rule of the other tests
+    (file,) = _openfile.find("test", url_of(server))
+    server.begin_with(lambda number, headers: None)
+    fetcher, (offset, size) = fetcher_of(file), np.array([[100], [10]])
+    with reading_with(RetryBudget(reads_ahead=reads_ahead)):
+        fetcher.announce(np.zeros(1, np.int64), offset, size, 60.0)
+    assert bool(fetcher._ahead or fetcher._under_way or fetcher.request_count) == reads_ahead
+    place = np.zeros(10, np.uint8)
+    fetcher.read([(0, 100, place)], RetryBudget())
+    assert place.tobytes() == server.files["records"][100:110]
+    assert fetcher.request_count == 1
+    fetcher.close()
 
 
 def test_a_loader_hears_of_the_failure_before_its_timeout(server, monkeypatch):

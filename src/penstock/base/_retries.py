@@ -41,11 +41,13 @@ class RetryBudget:
         limit_s: The longest time for retries.
         place: The epoch and number of the unit's batch. Earlier batches are served first.
         room_nbytes: The most memory that may be taken to decode one element, besides its place.
+        reads_ahead: Whether this process reads what it announces, so that a server may be asked before. A worker
+            process does not: another may run the unit.
     """
 
     __slots__ = (
-        "_generation", "_words", "fetched_nbytes", "limit_s", "needed_nbytes", "place", "repeat_count",
-        "request_count", "request_s", "room_nbytes", "waited_s",
+        "_generation", "_words", "fetched_nbytes", "limit_s", "needed_nbytes", "place", "reads_ahead",
+        "repeat_count", "request_count", "request_s", "room_nbytes", "waited_s",
     )  # fmt: skip
 
     def __init__(
@@ -55,12 +57,14 @@ class RetryBudget:
         limit_s: float = math.inf,
         place: tuple[int, int] = (0, 0),
         room_nbytes: float = math.inf,
+        reads_ahead: bool = True,
     ) -> None:
         self._words = words
         self._generation = generation
         self.limit_s: float = limit_s
         self.place = place
         self.room_nbytes = room_nbytes
+        self.reads_ahead = reads_ahead
         self.repeat_count: int = 0
         """The number of retries."""
         self.waited_s: float = 0.0

@@ -18,6 +18,7 @@ from penstock.plan._reader import WorkerStatus
 from penstock.plan._source import Source, key_of, limited
 from penstock.plan._stream import Generate, Inlet
 from penstock.plan._tolerate import FailureFilter
+from penstock.plan._traits import Traits
 
 
 @final
@@ -36,19 +37,14 @@ class Analysis:
     """The steps that hold an object of the user: a function or a source."""
     generators: tuple[Generate, ...]
     guards: tuple[FailureFilter, ...]
-    is_cpu_bound: bool
-    may_hold_gil: bool
-    is_remote: bool
+    traits: Traits
+    """What holds for one of the steps at least."""
     waits: bool
     """Workers wait for a server, because nobody requests what they will read."""
-    suits_one_thread: bool
-    """Several threads would take the GIL from each other, and fill batches no sooner than one."""
     reads_spans: bool
     """It is the steps above a stream, whose elements units read from spans."""
     is_cached: bool
     is_shuffled: bool
-    runs_code: bool
-    """A step other than a `map` runs the user's Python: a generator or a `flat_map`."""
 
     @property
     def batch_size(self) -> int:
@@ -63,8 +59,13 @@ class Analysis:
         return sorted(((each, each.held) for each in self.user_steps), key=lambda pair: not pair[0].inputs)
 
     @property
+    def suits_one_thread(self) -> bool:
+        """Whether several threads would take the GIL from each other, and fill batches no sooner than one."""
+        return self.traits.suits_one_thread and not self.traits.is_cpu_bound and not self.traits.is_remote
+
+    @property
     def wants_processes(self) -> bool:
-        """Whether a function of the user may hold the GIL; `may_hold_gil` also asks sources."""
+        """Whether a function of the user may hold the GIL; `traits.may_hold_gil` also asks sources."""
         return any(not each.releases_gil for each in self.functions)
 
     @property
@@ -138,7 +139,6 @@ def analyse(plan: Node) -> Analysis:
     steps = tuple(walk(plan))
     functions = tuple(each for each in reversed(list(upwards(plan))) if isinstance(each, Map))
     traits = [each.traits for each in steps]
-    is_cpu_bound, is_remote = (any(getattr(each, name) for each in traits) for name in ("is_cpu_bound", "is_remote"))
     return Analysis(
         plan=plan,
         steps=steps,
@@ -147,15 +147,11 @@ def analyse(plan: Node) -> Analysis:
         user_steps=tuple(each for each in steps if each.held is not None),
         generators=tuple(each for each in steps if isinstance(each, Generate)),
         guards=tuple(each for each in steps if isinstance(each, FailureFilter)),
-        is_cpu_bound=is_cpu_bound,
-        may_hold_gil=any(each.may_hold_gil for each in traits),
-        is_remote=is_remote,
+        traits=Traits.any_of(traits),
         waits=any(each.is_remote and not each.reads_ahead for each in traits),
-        suits_one_thread=any(each.suits_one_thread for each in traits) and not is_cpu_bound and not is_remote,
         reads_spans=any(isinstance(each, Inlet) for each in steps),
         is_cached=any(isinstance(each, CacheStep) for each in steps),
         is_shuffled=any(isinstance(each, Shuffle) for each in steps),
-        runs_code=any(each.runs_code for each in traits),
     )
 
 

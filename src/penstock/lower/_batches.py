@@ -28,7 +28,6 @@ from penstock.plan._index import Shuffle
 from penstock.plan._node import Node, walk
 from penstock.plan._order import ReadOrder
 from penstock.plan._reader import Gather, OpenSources, Reader, WorkerStatus
-from penstock.plan._source import Openable
 from penstock.plan._text import origins
 
 ANNOUNCED_BATCHES: Final = 16
@@ -316,12 +315,12 @@ class ParallelProgram(BatchProgram):
     @property
     def is_cpu_bound(self) -> bool:  # type: ignore[override]
         """Whether units call functions, and do not only read."""
-        return self._facts.is_cpu_bound
+        return self._facts.traits.is_cpu_bound
 
     @cached_property
     def announced_count(self) -> int:
         """How many batches ahead of their reads the sources know. Of windows two, whose elements are neighbours."""
-        if not self._facts.is_remote:
+        if not self._facts.traits.is_remote:
             return super().announced_count
         windows = (each.window or 0 for each in self._facts.steps if isinstance(each, Shuffle))
         count = -(-2 * max(windows, default=0) // self._facts.batch_size)
@@ -330,10 +329,7 @@ class ParallelProgram(BatchProgram):
     @cached_property
     def announces(self) -> bool:  # type: ignore[override]
         """Whether a source wants announcements of the reads that follow."""
-        # The object is asked, not its class: an open source may forward methods that its class lacks.
-        return self.spans is None and any(
-            getattr(each.advise, "__func__", None) is not Openable.advise for each in self._opened
-        )
+        return self.spans is None and any(each.is_advised for each in self._opened)
 
     @property
     def _opened(self) -> list[Any]:
@@ -345,7 +341,7 @@ class ParallelProgram(BatchProgram):
         if self.spans is not None:
             return []
         opens = [each.opens for each in walk(self.node) if each.opens is not None]
-        opens = [each for each in opens if hasattr(self.sources[each], "follow")]
+        opens = [each for each in opens if self.sources[each].follows_order]
         return [(self.sources[each], ReadOrder(self.node, each, self.batch_count, self.same_epoch)) for each in opens]
 
     @cached_property
@@ -415,7 +411,7 @@ class ParallelProgram(BatchProgram):
         is_short = self._facts.is_cached and 0 < row_s * row_count < UNIT_S / 4  # rows come from the cache now
         row_nbytes = self.node.spec.nbytes // row_count
         most = UNIT_NBYTES // max(1, row_nbytes)
-        if self._facts.is_remote:
+        if self._facts.traits.is_remote:
             if self.is_cpu_bound and row_s:
                 most = min(most, round(SERVER_UNIT_S / row_s))
         elif self.is_cpu_bound and not is_short:
@@ -443,11 +439,11 @@ class ParallelProgram(BatchProgram):
                 last = self._announced(*unit.announce)[-1:] or [(unit.epoch, unit.index)]
                 source.follow(order, (unit.epoch, unit.index), last[0])
             # A server is asked before this unit waits for it. The kernel may be slow to take announcements.
-            if self._facts.is_remote:
+            if self._facts.traits.is_remote:
                 with self._announcing:
                     self._announce_with(reader, unit)
             self._fill(reader, unit, out)
-            if unit.announce[2] and not self._facts.is_remote:
+            if unit.announce[2] and not self._facts.traits.is_remote:
                 self._announce(reader, *unit.announce)
         except StopIteration as error:  # it would end the consumer's loop as if the epoch were complete
             raise ElementError(f"A source raised StopIteration{place}.") from error

@@ -121,7 +121,7 @@ def _stages(feed: Analysis) -> Iterator[Stage]:
     are read side by side, as without `on_error`. Otherwise they are read with the rest: a feed with stages cannot run
     in its own process, where a function may end the process.
     """
-    for place, node in _made_apart(feed.plan, reads_apart=not feed.runs_code):
+    for place, node in _made_apart(feed.plan, reads_apart=not feed.traits.runs_code):
         leaves = node.spec.leaves
         has_objects = any(map(is_object, leaves))
         size = max(1, min(OBJECT_COUNT if has_objects else STAGE_COUNT, STAGE_NBYTES // max(1, node.spec.nbytes)))

@@ -22,6 +22,7 @@ from penstock.base._errors import SpecError
 from penstock.base._printable import printable
 from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Leaves, Rows
+from penstock.plan._traits import Traits as Traits
 
 if TYPE_CHECKING:
     from penstock.plan._source import Openable
@@ -50,27 +51,6 @@ class Demand(NamedTuple):
     """The input's elements, shape `(n,)`."""
     rows: Indices | slice | None = None
     """The positions of these elements among those asked for; None if they map one to one, in order."""
-
-
-class Traits(NamedTuple):
-    """How a run treats a step."""
-
-    is_parallel: bool = False
-    """Over a stream, several workers run this step at once: it needs positions, and at most neighbouring elements."""
-    is_cpu_bound: bool = False
-    """Elements take computation: a function or decoding."""
-    may_hold_gil: bool = False
-    """It runs code that may hold the GIL."""
-    is_remote: bool = False
-    """It waits for a server."""
-    reads_ahead: bool = False
-    """It has requested what will be read, so that it seldom waits."""
-    suits_one_thread: bool = False
-    """Several threads read no faster than one."""
-    is_hidden: bool = False
-    """It is a part of the step after it, and the user did not write it."""
-    runs_code: bool = False
-    """To read it in order runs code of the user's that no worker runs side by side."""
 
 
 class Memory(NamedTuple):

@@ -11,6 +11,7 @@ from penstock.base import _tree
 from penstock.base._errors import SourceError, type_of
 from penstock.base._tree import Tree
 from penstock.memory._rows import Indices
+from penstock.plan._traits import Traits
 
 
 class Read(NamedTuple):
@@ -38,6 +39,16 @@ class Openable:
 
     def advise(self, indices: Indices) -> None:
         """Announces elements that will be read soon, so that the system can fetch them. Never fails."""
+
+    @property
+    def is_advised(self) -> bool:
+        """Whether a run calls `advise`, and computes what to say. The default: if a class has its own."""
+        return type(self).advise is not Openable.advise
+
+    @property
+    def follows_order(self) -> bool:
+        """Whether the open source gets `follow(order, now, ahead)` before each unit; see `plan/_order.py`."""
+        return False
 
 
 class Source(Openable, ABC):
@@ -194,8 +205,6 @@ class SourceAdapter(Source):
         self._inner = inner
         self._handle = handle
         self.element_spec: Tree = (inner if handle is None else handle).element_spec
-        for flag in ("is_cpu_bound", "is_remote", "reads_ahead", "may_hold_gil", "suits_one_thread"):
-            setattr(self, flag, bool(getattr(inner, flag, getattr(handle, flag, False))))
         if handle is not None:
             self.describe = handle.describe  # type: ignore[method-assign]
         for name in ("read_into", "gather", "advise", "follow", "close", "describe"):
@@ -204,6 +213,19 @@ class SourceAdapter(Source):
 
     def __reduce__(self) -> Any:
         return SourceAdapter, (self._inner, self._handle)
+
+    @property
+    def inner(self) -> Any:
+        """The object that reads."""
+        return self._inner
+
+    @property
+    def is_advised(self) -> bool:
+        return bool(getattr(self._inner, "is_advised", hasattr(self._inner, "advise")))
+
+    @property
+    def follows_order(self) -> bool:
+        return bool(getattr(self._inner, "follows_order", False))
 
     def __len__(self) -> int:
         return len(self._inner if self._handle is None else self._handle)
@@ -258,6 +280,15 @@ def open_source(source: Source) -> Source:
 def limited(source: Source, share: float) -> Source:
     """The same source, that keeps only a share of its memory if it can."""
     return source if share >= 1 else source.with_cache_limit(int(share * source.kept_nbytes))
+
+
+_SAID = [name for name in Traits._fields if hasattr(Source, name)]
+
+
+def traits_of(source: Source) -> Traits:
+    """What a source says about reading it; an object with the members of a source says what it likes of that."""
+    said = source.inner if isinstance(source, SourceAdapter) else source
+    return Traits(**{name: bool(getattr(said, name, False)) for name in _SAID})
 
 
 def key_of(openable: Openable | None) -> Hashable:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.base._spec import ArraySpec, Spec
 from penstock.memory._rows import Indices, Rows
 from penstock.plan._node import Start, Traits
-from penstock.plan._source import Source
+from penstock.plan._source import Source, traits_of
 
 if TYPE_CHECKING:
     from penstock.plan._reader import Gather, Reader
@@ -52,14 +52,7 @@ class SourceNode(Start):
 
     @property
     def traits(self) -> Traits:
-        data = self.data
-        return Traits(
-            is_cpu_bound=data.is_cpu_bound,
-            may_hold_gil=data.may_hold_gil,
-            is_remote=data.is_remote,
-            reads_ahead=data.reads_ahead,
-            suits_one_thread=data.suits_one_thread,
-        )
+        return traits_of(self.data)
 
     def fill(self, reader: "Reader", epoch: int, indices: Indices, out: Rows, gather: "Gather") -> None:
         # The source executes all of its reads at once.

@@ -75,7 +75,9 @@ class UnitRunner:
         status.failures.clear()
         status.is_poisoned = unit.is_poisoned
         place = unit.epoch, unit.index
-        budget = RetryBudget(header, unit.generation, self._timeout_s, place, self._program.room_nbytes)
+        budget = RetryBudget(
+            header, unit.generation, self._timeout_s, place, self._program.room_nbytes, self._reach == "thread"
+        )
         before: RetryBudget | None = None
         rows: Any = ()
         error: Exception | None = None

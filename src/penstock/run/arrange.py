@@ -196,7 +196,7 @@ def arrange(
     arranger = _Arranger(options, same_epoch=same_epoch)
     try:
         top, gives_cursor = arranger.part(facts, share, options)
-        if facts.is_remote:
+        if facts.traits.is_remote:
             top.crew.events += network_advice(facts)
         assert isinstance(top.program, BatchProgram)
         made = Arrangement(facts, top, top.program, options, gives_cursor, quarantine, arranger.probes)

@@ -30,7 +30,6 @@ from penstock.base._errors import SourceError
 from penstock.base._retries import LOOK_S, RetryBudget, retry_budget
 from penstock.memory._rows import Indices
 from penstock.plan._order import Position, ReadOrder
-from penstock.sources import _fetch
 from penstock.sources._diskcache import BlockName, CacheFolder, DiskCache, disk_nbytes, object_names
 from penstock.sources._fetch import KEPT_ANNOUNCEMENTS, PART_NBYTES, Fetcher, RangeFile, copy_parts, is_joined
 from penstock.sources._nextuse import NextUse, Shelf
@@ -215,7 +214,7 @@ class BlockReader:
 
     def announce(self, numbers: Integers, offsets: Integers, sizes: Integers, limit_s: float, width: int = 1) -> None:
         """Requests blocks that are neither on the disk nor under way. Never waits. For arguments see `spans_of`."""
-        if not _fetch.reads_ahead or not len(numbers):
+        if not retry_budget().reads_ahead or not len(numbers):
             return
         with self._lock:
             self._serial += 1

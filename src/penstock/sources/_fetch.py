@@ -43,7 +43,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base._errors import SourceError, WorkerError
-from penstock.base._retries import NOTHING_WANTED, RetryBudget
+from penstock.base._retries import NOTHING_WANTED, RetryBudget, retry_budget
 from penstock.base._threads import start_thread
 from penstock.plan._order import Position
 from penstock.sources._remote import insist
@@ -86,9 +86,6 @@ MOST_TRIES: Final = 3
 _BUSY: Final = frozenset({429, 503})
 WHOLE: Final = 1 << 40
 """The end of a request for all bytes of a file of unknown size."""
-
-reads_ahead = True
-"""Whether announcements are followed. A worker process sets it to False, because another may run what was announced."""
 
 
 class RangeFile(Protocol):
@@ -200,7 +197,7 @@ class Fetcher:
         """The requests, bytes and seconds that budgets of readers have."""
 
     def announce(self, numbers: Integers, offsets: Integers, sizes: Integers, limit_s: float, width: int = 1) -> None:
-        """Requests ranges that will be read soon, in their order. Joins neighbours. Never waits.
+        """Requests ranges that this process will read soon, in their order. Joins neighbours. Never waits.
 
         Args:
             numbers: The file of each range, shape `(n,)`.
@@ -209,7 +206,7 @@ class Fetcher:
             limit_s: See `RetryBudget`.
             width: The ranges of an element, which do not matter here.
         """
-        if not reads_ahead or not len(numbers):
+        if not retry_budget().reads_ahead or not len(numbers):
             return
         order = np.lexsort((offsets, numbers))
         ends = (offsets + sizes)[order]

@@ -558,6 +558,10 @@ class RecordReader(OpenFiles):
         with suppress(SourceError):  # the read reports it
             self.announce(*self._ranges(indices))
 
+    @property
+    def follows_order(self) -> bool:
+        return self._blocks is not None
+
     def follow(self, order: ReadOrder, now: Position, ahead: Position) -> None:
         """See `plan/_order.py`."""
         if self._blocks is not None:

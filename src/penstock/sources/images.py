@@ -251,6 +251,10 @@ class OpenImageSource:
         assert self._source.objects is not None
         return indices, np.zeros_like(indices), self._source.objects.sizes[indices], 1
 
+    @property
+    def follows_order(self) -> bool:
+        return self._blocks is not None
+
     def follow(self, order: ReadOrder, now: Position, ahead: Position) -> None:
         """See `plan/_order.py`."""
         if self._blocks is not None:

@@ -49,7 +49,6 @@ from penstock.run.pool._interpreter import WORKER_OF
 from penstock.run.pool._payload import unpack
 from penstock.run.pool._remote_error import dump_error
 from penstock.run.pool._task_queue import ANSWER, TAKING, UNIT, own_words, unpacked, worker_words
-from penstock.sources import _fetch
 
 STACK_SIGNAL: Final[int] = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGTERM
 """Makes a worker write its Python stacks to its control socket, whatever it is doing. It is a signal without
@@ -121,7 +120,6 @@ def main(number: int, parent: int, control: int, units: int, answers: int, words
     faulthandler.register(STACK_SIGNAL, file=control, all_threads=True)
     if sys.stdout is not None and hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)  # what a function prints is not lost if it is killed
-    _fetch.reads_ahead = False  # another worker may run the unit that was announced
     worker = _Worker(number, socket.socket(fileno=control), units, answers, worker_words(words), shared)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         worker.serve()
