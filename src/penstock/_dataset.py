@@ -1276,9 +1276,10 @@ class Dataset(NoArray):
                 refused: by their shape here, by their values in the batch that has them. `fit(class_weight=)` would be
                 dropped by Keras, and is refused.
             training: Whether epochs advance. False for validation, where every pass is epoch 0.
-            loader_options: As for `loader`. With `uneven=`, elements are `(x, y)`. Its weights are sample weights; rows
-                that only fill up are left out, unless the devices of `keras.distribution` need them. Then sample
-                weights make the loss and `weighted_metrics` right.
+            loader_options: As for `loader`. With `uneven=`, elements have targets. Its weights are sample weights,
+                times those of elements and classes if there are any. Rows that only fill up are left out, unless the
+                devices of `keras.distribution` need them. Then sample weights make the loss and `weighted_metrics`
+                right.
 
         Raises:
             SpecError: Elements are not batches, or not one of the three forms, or of a dtype that the backend lacks.

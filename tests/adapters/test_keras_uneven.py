@@ -153,6 +153,47 @@ def test_several_inputs_and_outputs_are_measured_as_arrays() -> None:
         assert model.evaluate(adapter, verbose=0, return_dict=True) == pytest.approx(wanted, rel=1e-5)
 
 
+W = np.random.default_rng(1).uniform(0, 3, 30).astype(np.float32)
+
+
+@pytest.mark.parametrize(("uneven", "kind"), [("mask", "sample weights"), ("weights", "integers"), ("mask", "classes")])
+def test_weights_of_elements_count_as_on_arrays(uneven: str, kind: str) -> None:
+    labels, weights = (np.arange(30) % 3).astype(np.float32)[:, None], W
+    if kind == "integers":
+        weights = (np.arange(30) % 4).astype(np.uint8)
+    if kind == "classes":
+        weights = np.array([0.5, 2.0, 1.0], np.float32)[labels[:, 0].astype(int)]
+        ds, options = ps.from_arrays((X, labels)), {"class_weight": {0: 0.5, 1: 2.0}}
+    else:
+        ds, options = ps.from_arrays((X, labels, weights)), {}
+    ours, theirs = model_of(run_eagerly=True), model_of(run_eagerly=True)
+    found = ours.fit(ds.take(13).batch(8).to_keras(uneven=uneven, executor="inline", **options), verbose=0)
+    wanted = theirs.fit(
+        X[:13], labels[:13], sample_weight=weights[:13], batch_size=8, shuffle=False, verbose=0
+    )  # fmt: skip
+    measured = ds.take(29).batch(8).to_keras(training=False, uneven=uneven, executor="inline", **options)
+    np.testing.assert_allclose(
+        ours.evaluate(measured, verbose=0),
+        theirs.evaluate(X[:29], labels[:29], sample_weight=weights[:29], batch_size=8, verbose=0),
+        rtol=1e-5,
+    )
+    for name, values in wanted.history.items():
+        np.testing.assert_allclose(found.history[name], values, rtol=1e-5, err_msg=name)
+
+
+def test_weights_of_each_step_and_of_ranks_without_rows_are_multiplied() -> None:
+    steps = np.arange(60, dtype=np.float32).reshape(10, 3, 2) + 1
+    models = [recording_model() for _ in range(2)]
+    for rank, model in enumerate(models):
+        ds = ps.from_arrays((steps, steps[..., :1], steps[..., 0])).batch(8)
+        model.fit(ds.to_keras(uneven="mask", shard=(rank, 2), executor="inline"), verbose=0)
+    found = [arrays(model.trained, 2) for model in models]
+    wanted = [[steps[:4, :, 0], steps[8:, :, 0]], [steps[4:8, :, 0], 0 * steps[8:9, :, 0]]]
+    for mine, theirs in zip(found, wanted, strict=True):
+        for one, other in zip(mine, theirs, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
 SEVERAL_DEVICES = """
 import keras, numpy as np, penstock as ps
 
@@ -180,6 +221,15 @@ np.testing.assert_allclose(
 model.fit(pairs.batch(8).to_keras(uneven="mask"), validation_data=held_out, verbose=0)
 for found, want in zip(model.get_weights(), one.get_weights()):
     np.testing.assert_allclose(found, want, rtol=1e-4)
+w = np.arange(42, dtype="float32") % 5
+weighed = ps.from_arrays((x, y, w)).batch(8)
+kernel, bias = model.get_weights()
+errors = (x @ kernel + bias - y)[:, 0]
+np.testing.assert_allclose(
+    model.evaluate(weighed.to_keras(training=False, uneven="mask"), verbose=0),
+    [np.mean(w * errors**2), np.average(np.abs(errors), weights=w)], rtol=1e-4,
+)
+model.fit(weighed.to_keras(uneven="mask"), verbose=0)
 exact = pairs.take(40).batch(8).to_keras(training=False, uneven="mask")  # nothing to fill up
 assert len(model.predict(exact, verbose=0)) == 40
 assert model_of(metrics=["mae"]).evaluate(exact, steps=2, verbose=0)

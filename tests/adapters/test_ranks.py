@@ -325,9 +325,12 @@ def test_keras_takes_weights_and_masks_as_sample_weights() -> None:
         assert adapter.has_partial_batch is (uneven == "weights")
         assert model.evaluate(adapter, verbose=0, return_dict=True)["mae"] == errors.mean()
         adapter.loader.close()
-    for dataset, options in ((pairs, {"class_weight": {0: 1.0}}), (pairs.map(lambda pair: pair[0]), {})):
-        with pytest.raises(ps.ArgumentError, match=r"So elements are \(x, y\), without class_weight="):
-            dataset.to_keras(uneven="mask", **options)
+    with pytest.raises(ps.ArgumentError, match=r"So elements are \(x, y\), or \(x, y, sample_weight\); here they are"):
+        pairs.map(lambda pair: pair[0]).to_keras(uneven="mask")
+    named = ps.zip((ps.from_arrays((x, errors)), ps.range(13).map(str, element_spec=ps.ArraySpec((), "U"))))
+    texts = named.map(lambda pair: (*pair[0], pair[1])).batch(8)
+    with pytest.raises(ps.ArgumentError, match=r"multiplies the sample weights of elements, but these are .*, no numb"):
+        texts.to_keras(uneven="mask")
 
 
 def test_global_arrays_of_jax_have_one_shape() -> None:

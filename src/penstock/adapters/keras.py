@@ -91,11 +91,18 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
         delivered = Spec.of(loader.element_spec)
         self._delivered = delivered
         self._filled = FilledUp(loader) if loader._options.uneven == "mask" else None
-        self._spec = delivered if loader._options.uneven == "refuse" else _with_weights(delivered, class_weight)
+        self._own_weight_count = 0
+        """With `uneven=`: leaves of the weights that elements have themselves, which its weights multiply."""
+        self._spec = delivered
+        element = loader.element_spec
+        if loader._options.uneven != "refuse":
+            self._spec = _with_weights(delivered)
+            element = delivered.tree[0]
+            self._own_weight_count = len(flatten(element[2])[0]) if len(element) == 3 else 0
         _require_batches(self._spec)
         if not loader._same_epoch:
             _require_targets_apart(self._spec.tree)
-        self._weights = None if class_weight is None else ClassWeights(class_weight, loader.element_spec)
+        self._weights = None if class_weight is None else ClassWeights(class_weight, element)
 
     def __repr__(self) -> str:
         return f"<penstock.KerasAdapter of {self.loader!r}, for x= of fit, evaluate and predict>"
@@ -251,7 +258,7 @@ class _Pass(Iterator[Tree]):
     def __next__(self) -> Tree:
         if self._epoch is None:
             if frames.is_building(sys._getframe(1)):
-                return self._made(flatten_like(self._delivered.structure, self._blank()))
+                return self._made(self._weighed(flatten_like(self._delivered.structure, self._blank())))
             if self._runs_on:
                 self._loader._stay()
             self._begun_at = self._loader._start()
@@ -285,10 +292,20 @@ class _Pass(Iterator[Tree]):
             batch = self._drawn(self._epoch)  # an epoch without a batch ends it, too
         leaves: list[Any] = flatten_like(self._delivered.structure, batch)
         if self._filled is None:
+            return self._weighed(leaves)
+        if _distribution() is not None:
+            return self._weighed(self._filled.weighed(leaves, self._scale))
+        left = self._filled.left(leaves, keeps_one=self._verb not in frames.MEASURING)
+        return None if left is None else self._weighed(left)
+
+    def _weighed(self, leaves: list[Any]) -> list[Any]:
+        """The leaves, with the product of the weights in place of those of elements and those of `uneven=`."""
+        count = self._adapter._own_weight_count
+        if not count:
             return leaves
-        if _distribution() is None:
-            return self._filled.left(leaves, keeps_one=self._verb not in frames.MEASURING)
-        return self._filled.weighed(leaves, self._scale)
+        *rest, weights = leaves
+        own = (np.multiply(each.T, weights, dtype=np.float32).T for each in rest[-count:])
+        return [*rest[:-count], *own]
 
     def _require_some_batch(self) -> None:
         """Refuses to end where nothing was drawn and Keras would fail on a name that it has not set.
@@ -344,12 +361,13 @@ class _Pass(Iterator[Tree]):
             _require_divisible((len(leaves[0]),))
         tensors: Tree = self._spec.structure.unflatten(map(self._convert, leaves))
         if self._weights is not None:
-            x, y = tensors
+            x, y, *others = tensors
             if self._epoch is None:  # a blank batch has no labels
                 weights = np.ones(len(leaves[0]), np.float32)
             else:
-                weights = self._weights.of(leaves[-1], "batch {1} of epoch {0}".format(*self._drawn_from))
-            tensors = x, y, self._convert(weights)
+                labels = leaves[-2] if others else leaves[-1]
+                weights = self._weights.of(labels, "batch {1} of epoch {0}".format(*self._drawn_from))
+            tensors = x, y, self._convert(weights * leaves[-1] if others else weights)
         if self._for_trainer and type(tensors) is tuple and self._rows not in (None, len(leaves[0])):
             # A list, so that TensorFlow traces a separate step for the short batch. For a tuple it would trace one step
             # for any number of rows. In that step Keras counts a batch as one sample when it averages the losses of
@@ -371,7 +389,9 @@ class _Pass(Iterator[Tree]):
                 return next(iter(loader))
         rows = _batch_size(spec) or UNKNOWN_SIZE
         shapes = [leaf.max_shape or (rows, *(size or UNKNOWN_SIZE for size in leaf.shape[1:])) for leaf in spec.leaves]
-        dtypes = (leaf.dtype for leaf in self._spec.leaves)  # a mask becomes weights
+        dtypes = [leaf.dtype for leaf in spec.leaves]
+        if self._filled is not None:
+            dtypes[-1] = np.dtype(np.float32)  # a mask becomes weights
         return spec.structure.unflatten(map(np.zeros, shapes, dtypes))
 
 
@@ -508,19 +528,24 @@ def _has_dtype(dtype: np.dtype[Any]) -> bool:
     return True
 
 
-def _with_weights(spec: Spec, class_weight: object) -> Spec:
-    """The spec of `(x, y, sample_weight)` for a loader with `uneven=`, which delivers `((x, y), weights)`.
+def _with_weights(spec: Spec) -> Spec:
+    """The spec of `(x, y, sample_weight)` for a loader with `uneven=`, which delivers pairs of an element and weights.
 
     Raises:
-        ArgumentError: There are other weights, or no targets.
+        ArgumentError: There are no targets, or weights that are no numbers.
     """
     element, weights = spec.tree
-    if type(element) is not tuple or len(element) != 2 or class_weight is not None:
+    if type(element) is not tuple or len(element) not in (2, 3):
         raise ArgumentError(
             "uneven= gives each element a weight, which Keras takes as (x, y, sample_weight). So elements are (x, y), "
-            f"without class_weight=; here they are {element}. Combine other weights with these in your own loop."
+            f"or (x, y, sample_weight); here they are {element}."
         )
-    return Spec.of((*element, ArraySpec(weights.shape, np.float32, weights.max_shape)))
+    own, structure = flatten(element[2] if len(element) == 3 else weights)
+    other = next((leaf for leaf in own if leaf.dtype.kind not in "biuf"), None)
+    if other is not None:
+        raise ArgumentError(f"uneven= multiplies the sample weights of elements, but these are {other}, no numbers.")
+    leaves = [ArraySpec(leaf.shape, np.float32, leaf.max_shape) for leaf in own]
+    return Spec.of((*element[:2], structure.unflatten(leaves)))
 
 
 def _require_targets_apart(tree: Tree) -> None:
