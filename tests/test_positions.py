@@ -351,3 +351,85 @@ def test_rows_of_a_table_reach_worker_processes_and_a_cache(pd: Any, tmp_path: P
             assert [batch["x"].tolist() for batch in loader] == [[6, 4, 2]]
         for _ in range(2):
             assert [int(row["n"]) for row in doubled.cache(tmp_path)] == [1, 2, 1]
+
+
+# Tables that a function of the user returns.
+
+MAKERS: dict[str, Callable[[Callable[[Any], Any]], ps.Dataset]] = {
+    "map": lambda make: ps.range(2).map(make),
+    "random_map": lambda make: ps.range(2).random_map(lambda x, rng: make(x)),
+    "flat_map": lambda make: ps.range(2).flat_map(lambda x: [make(x)]),
+    "from_generator": lambda make: ps.from_generator(lambda: map(make, range(2))),
+    "from_source": lambda make: ps.from_source([make(0), make(1)]),
+    "in a tuple": lambda make: ps.range(2).map(lambda x: (make(x), 1)).map(lambda pair: pair[0]),
+    "declared": lambda make: ps.range(2).map(
+        make, element_spec={"id": ps.ArraySpec((2,), "int32"), "p": ps.ArraySpec((2,), "float64")}
+    ),
+}
+
+
+@pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
+def test_a_table_that_a_function_returns_is_a_dict_of_its_columns(maker: Any, pd: Any, pa: Any) -> None:
+    def table(x: Any) -> Any:
+        return pd.DataFrame({"id": np.array([x, 2**24 + 1], np.int32), "p": [0.5, x]}, index=[7, 3])
+
+    for make in (table, lambda x: pa.Table.from_pandas(table(x), preserve_index=False)):
+        ds = maker(make)
+        for number, element in enumerate(ds):
+            assert list(element) == ["id", "p"]
+            assert element["id"].tolist() == [number, 2**24 + 1]
+            assert element["id"].dtype == np.int32
+            assert element["p"].tolist() == [0.5, number]
+        with ds.batch(2).loader("threads") as loader:
+            assert next(iter(loader))["p"].tolist() == [[0.5, 0], [0.5, 1]]
+
+
+def test_a_table_of_many_elements_is_taken_apart_by_columns(pd: Any) -> None:
+    ds = ps.range(5).map(lambda x: pd.DataFrame({"x": x, "half": x / 2}), batched=3)
+    assert [(int(each["x"]), float(each["half"])) for each in ds] == [(x, x / 2) for x in range(5)]
+
+
+def test_text_and_categories_of_a_table_are_arrays_of_text(pd: Any) -> None:
+    ds = ps.range(1).map(lambda x: pd.DataFrame({"t": ["a", "né"], "c": pd.Categorical(["u", "v"])}))
+    assert {name: array.tolist() for name, array in ds[0].items()} == {"t": ["a", "né"], "c": ["u", "v"]}
+
+
+def test_a_table_is_a_matrix_where_a_spec_says_so(pd: Any) -> None:
+    ds = ps.range(1).map(lambda x: pd.DataFrame({"a": [1, 2], "b": [3, 4]}), element_spec=ps.ArraySpec((2, 2), "int64"))
+    assert ds[0].tolist() == [[1, 3], [2, 4]]
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (
+            lambda pd: pd.DataFrame({"a": pd.array([1, None], "Int64")}),
+            "its column 'a': a Series of Int64 lacks 1 of 2 v",
+        ),
+        (lambda pd: pd.DataFrame([[1, 2]], columns=["a", "a"]), "A DataFrame has 2 columns named 'a'"),
+        (lambda pd: pd.DataFrame(), "A DataFrame has no columns"),
+        (lambda pd: pd.DataFrame({"a": [[1], [1, 2]]}), "its column 'a': a Series of object holds Python objects"),
+    ],
+    ids=["missing", "twice", "none", "objects"],
+)
+def test_a_table_without_a_meaning_is_refused_with_its_column(make: Any, text: str, pd: Any) -> None:
+    ds = ps.range(2).map(lambda x: make(pd))
+    with pytest.raises(ps.SpecError) as caught:
+        ds[0]
+    assert f"returned a table, which is no dict of arrays ({text}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "ds",
+    [
+        lambda table: ps.range(2).flat_map(lambda x: table),
+        lambda table: ps.range(2).flat_map(lambda x: table, element_spec=ps.ArraySpec((), "U")),
+        lambda table: ps.from_generator(lambda: table),
+        lambda table: ps.from_generator(lambda: table, element_spec=ps.ArraySpec((), "U")),
+    ],
+    ids=["flat_map", "flat_map with a spec", "generator", "generator with a spec"],
+)
+def test_the_names_of_a_table_are_not_taken_for_elements(ds: Any, pd: Any) -> None:
+    table = pd.DataFrame({"a": [1, 2], "b": [3, 4]})
+    with pytest.raises(ps.ElementError, match=r"it returned a DataFrame, of which iteration gives names, .*\[table\]"):
+        list(ds(table))

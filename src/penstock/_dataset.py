@@ -299,8 +299,9 @@ class Dataset(NoArray):
         """Applies a function to every element, or to many at once.
 
         The function gets an element whose arrays are its own to change, and returns a tree of arrays, numbers
-        or text of one structure, shape and dtype for all elements. Mappings and dataclasses are dicts. Numbers of
-        another dtype are cast where none can change (1 to 1.0), and are an error where one could (float64 to float32).
+        or text of one structure, shape and dtype for all elements. Mappings and dataclasses are dicts, and so is a
+        table of pandas, Polars or Arrow: of its columns. Numbers of another dtype are cast where none can change (1 to
+        1.0), and are an error where one could (float64 to float32).
 
         Random access: kept. Order: kept. Memory: some elements of input a worker, at most 1 MiB or one
         element; the result is copied once, into its batch.

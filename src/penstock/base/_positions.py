@@ -140,6 +140,19 @@ def require_order(call: str, value: object, cure: str) -> None:
         raise ArgumentTypeError(f"{call} got {type_of(value)}, of which iteration gives names, not values. {cure}")
 
 
+def require_no_table(made: object) -> None:
+    """Refuses a table that a function of the user returned as its elements; the caller names the function.
+
+    Raises:
+        TypeError: It is one.
+    """
+    if is_table(made):
+        raise TypeError(
+            f"it returned {type_of(made)}, of which iteration gives names, not values. Return [table] to make one "
+            "element of it, a dict of its columns; or a list of its rows"
+        )
+
+
 @final
 class Rows:
     """The rows of a table, or of a column, by position."""

@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base import _tree
-from penstock.base._errors import SpecError, type_of
+from penstock.base._errors import ArgumentError, ArgumentTypeError, SpecError, type_of
+from penstock.base._positions import as_values, columns_of, is_table, require_no_table
 from penstock.base._spec import ArraySpec, Shape, Spec, leaf_of, spec_of_leaf, text_of_element
 from penstock.base._tree import Tree
 from penstock.memory._rows import Leaves
@@ -40,7 +41,7 @@ def conformed(spec: Spec, value: Tree) -> Leaves:
     try:
         leaves: list[Any] = [value] if spec.is_lone else spec.structure.flatten_up_to(value)
     except ValueError:
-        plain = _tree.as_plain(value)
+        plain = _as_plain(value)
         if plain is value:
             raise _other_structure(value) from None
         return conformed(spec, plain)
@@ -60,6 +61,24 @@ def conformed(spec: Spec, value: Tree) -> Leaves:
             leaves[number] = _conformed_leaf(spec, number, want, leaf)
         number += 1  # noqa: SIM113
     return leaves
+
+
+def _as_plain(value: Tree) -> Tree:
+    """Replaces other mappings, dataclasses and tables by dicts, if there are any. A table has its columns.
+
+    Raises:
+        MisfitError: A column has no values that NumPy has, or shares its name.
+    """
+    tree = _tree.as_plain(value)
+    leaves, structure = _tree.flatten(tree)
+    if not any(map(is_table, leaves)):
+        return tree
+    try:
+        columns = [columns_of(leaf) for leaf in leaves]
+        arrays = [each and {name: as_values(each[name], f"its column {name!r}") for name in each} for each in columns]
+    except (ArgumentError, ArgumentTypeError) as error:
+        raise MisfitError(f"a table, which is no dict of arrays ({str(error).rstrip('.')})", "") from None
+    return structure.unflatten([leaf if each is None else each for leaf, each in zip(leaves, arrays, strict=True)])
 
 
 def _other_structure(value: Tree) -> MisfitError:
@@ -153,7 +172,7 @@ def observed(value: Tree) -> Spec:
     Raises:
         MisfitError: It has no leaves, or a leaf that is none.
     """
-    leaves, structure = _tree.flatten(_tree.as_plain(value))
+    leaves, structure = _tree.flatten(_as_plain(value))
     if not leaves:
         raise MisfitError("no array at all")
     places = _tree.paths(structure)
@@ -185,10 +204,13 @@ def begun(function: Callable[..., Iterable[Any]], *arguments: Any) -> Iterator[A
     """Calls what returns an iterable and begins it; the end of its elements is not in sight yet.
 
     Raises:
+        TypeError: It returned a table, of which iteration gives names.
         RuntimeError: It raised StopIteration, which would look like that end.
         Exception: Whatever else it raised.
     """
     try:
-        return iter(function(*arguments))
+        made = function(*arguments)
+        require_no_table(made)
+        return iter(made)
     except StopIteration as error:
         raise RuntimeError("it raised StopIteration") from error
