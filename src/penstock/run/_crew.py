@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -41,7 +42,8 @@ class Crew:
         self.ray_options: Mapping[str, Any] = options.ray_options or {}
         self.events: list[str] = []
         self._payload: PlanPayload | None = None
-        self._client: PoolClient | None = None
+        self.client: PoolClient | None = None
+        """The right to worker processes, if it was asked for."""
 
     @property
     def executor(self) -> str:
@@ -121,22 +123,32 @@ class Crew:
 
     def join_pool(self) -> PoolClient:
         """Returns the right to the worker processes of this process."""
-        if self._client is None:
+        if self.client is None:
             _uninterrupted(self._join)
-        assert self._client is not None
-        return self._client
+        assert self.client is not None
+        return self.client
 
     def _join(self) -> None:
         local_count = self.worker_count if self.reach == "process" else 1  # on a cluster, one finds specs
         client = join_alone(self.events) if self.is_alone else join(local_count, self.events)
         weakref.finalize(self, client.leave).atexit = False
-        self._client = client
+        self.client = client
 
     def leave(self) -> None:
         """Releases workers that were started to find specs, if no executor was made."""
-        if self._client is not None:
-            self._client.leave()
-            self._client.join(LEAVE_WAIT_S)
+        leave([self])
+
+
+def leave(crews: Sequence[Crew]) -> None:
+    """Releases the workers of crews that run nothing, and waits for them for a moment."""
+    clients = [each.client for each in crews if each.client is not None]
+    for crew in crews:
+        crew.client = None  # what asks again gets a right of its own
+    for client in clients:
+        client.leave()
+    ends_at = time.monotonic() + LEAVE_WAIT_S
+    for client in clients:
+        client.join(max(0.0, ends_at - time.monotonic()))
 
 
 def _uninterrupted(call: Callable[[], None]) -> None:

@@ -42,10 +42,10 @@ def learn(facts: Analysis, crew: Crew, *, may_stay: bool) -> TravelError | None:
     try:
         if (may_stay and pack(facts.plan, facts.plan).makes_itself) or not facts.is_learnt:
             _learn_in_a_worker(facts.plan, crew)
-    except BaseException as error:
-        crew.leave()
-        if not may_stay or not isinstance(error, TravelError):
+    except TravelError as error:
+        if not may_stay:
             raise
+        crew.leave()
         _learn_here(facts, may_fail=True)
         return error
     return None

@@ -118,6 +118,8 @@ def _stages(stream: Part | None, quarantine: Quarantine | None) -> Iterator["dic
     except BaseException:
         for each in started.values():
             each.delivery.request_stop()
+        for each in started.values():
+            each.delivery.close(0.0)
         raise
 
 

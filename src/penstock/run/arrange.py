@@ -22,7 +22,7 @@ from penstock.memory._budget import Budget, overhead_nbytes
 from penstock.memory._slot import SlotLayout
 from penstock.plan._node import Node
 from penstock.run._choose import Choice, Machine, asked_reach, choose, choose_reader
-from penstock.run._crew import Crew
+from penstock.run._crew import Crew, leave
 from penstock.run._learn import learn, learn_held
 from penstock.run._network_advice import network_advice
 from penstock.run._options import LoaderOptions
@@ -157,14 +157,11 @@ class Arrangement:
 
     def leave(self) -> None:
         """Lets workers go that found specs."""
-        for each in self.probes:
-            each.leave()
+        leave(self.probes)
 
     def close(self) -> None:
         """Frees what was opened, if nothing was started."""
-        self.leave()
-        for each in self.top.all():
-            each.crew.leave()
+        leave([*self.probes, *(each.crew for each in self.top.all())])
         self.program.sources.close()
 
 
@@ -211,8 +208,7 @@ def arrange(
         top.crew.require(made.budget.store_nbytes)
         made.program.open_sources()
     except BaseException:
-        for crew in arranger.crews:
-            crew.leave()
+        leave(arranger.crews)
         raise
     return made
 
