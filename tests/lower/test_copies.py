@@ -79,6 +79,12 @@ STEPS = {
     "repeat": lambda ds: ds.shuffle(1).repeat().batch(16),
     "unbatch": lambda ds: ds.batch(8).unbatch().batch(5),
     "unbatch, cast before": lambda ds: ds.batch(8).cast("float64").unbatch().batch(5),
+    "a cast beside its dtype": lambda ds: (
+        ps.concatenate([ds.cast("float64"), ps.from_arrays(TABLE.astype("float64"))]).shuffle(1).batch(7)
+    ),
+    "casts in windows beside their dtype": lambda ds: ps.mix(
+        [ds[2:].cast("int64").windows(3), ps.from_arrays(TABLE.astype("int64")).windows(3)], [1, 2]
+    ).batch(4),
     "windows taken apart": lambda ds: ds.windows(3).shuffle(2).unbatch().batch(5),
     "concatenate": lambda ds: ps.concatenate([ds, ds]).shuffle(1, window=9).batch(8),
     "elements": lambda ds: ds,

@@ -9,7 +9,6 @@ None, and workers run the plan unit by unit.
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -20,7 +19,7 @@ from penstock.lower._rewrite import over
 from penstock.lower._share import Share, most_rows
 from penstock.memory._rows import Indices, Rows, places_of, positions_of
 from penstock.plan._cast import Cast
-from penstock.plan._node import Demand, Length, Node, OneInput, Reorder
+from penstock.plan._node import Length, Node, OneInput, OneToOne, Reorder
 from penstock.plan._reader import Gather, OpenSources, Reader
 from penstock.plan._source import Read, Source
 from penstock.plan._source_node import SourceNode
@@ -171,21 +170,20 @@ class CopyPlan:
         if depth and type(node).fill_parts is Node.fill_parts:
             raise _NotCopiesError  # its elements have no parts that can be read alone
         if isinstance(node, SourceNode):
-            return replace(node, data=self._numbered(node, window))
+            return replace(node, data=self._numbered(node.data, window))
         if isinstance(node, Cast):
             _require_one_cast(node)
-            return self._over_arrays(node.source, window, depth=depth)
+            return _Converted(self._over_arrays(node.source, window, depth=depth), node)
         if isinstance(node, Windows) and window is None and not depth and _keeps_neighbours(node.source):
             return _Starts(self._over_arrays(node.source, (node.size, node.stride), depth=0), node)
         depth = max(0, depth - node.stacks)
         return over(node, tuple(self._over_arrays(each, window, depth=depth) for each in node.inputs))
 
-    def _numbered(self, node: SourceNode, window: "tuple[int, int] | None") -> "_Numbered":
-        arrays = node.data.arrays()
+    def _numbered(self, source: Source, window: "tuple[int, int] | None") -> "_Numbered":
+        arrays = source.arrays()
         if arrays is None:
             raise _NotCopiesError
-        spec = node.spec if window is None else node.spec.stacked(window[0])
-        return _Numbered([self._number(array, window) for array in arrays], spec, node.length)
+        return _Numbered(source, [self._number(array, window) for array in arrays])
 
     def _number(self, array: Any, window: "tuple[int, int] | None") -> int:
         """Returns the number of an array, or of the windows over one."""
@@ -199,18 +197,17 @@ class CopyPlan:
 
 @final
 class _Numbered(Source):
-    """Stands for a source, or for the windows over one. Its reads are collected, and never run.
+    """Stands for a source whose reads are collected and never run.
 
     Args:
-        numbers: The number of the array of each leaf in `CopyPlan.arrays`.
-        spec: The spec of an element.
-        length: The number of elements of the source.
+        source: The source.
+        numbers: For each leaf, the number of its array, or of the windows over it, in `CopyPlan.arrays`.
     """
 
-    def __init__(self, numbers: Sequence[int], spec: Spec, length: int) -> None:
+    def __init__(self, source: Source, numbers: list[int]) -> None:
+        self.element_spec = source.element_spec
         self.numbers = numbers
-        self.element_spec = spec.tree
-        self._length = length
+        self._length = len(source)
 
     def __len__(self) -> int:
         return self._length
@@ -218,8 +215,35 @@ class _Numbered(Source):
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Starts(Reorder, OneInput):
-    """The windows of a step, where the input has a window at each element."""
+class _Converted(OneToOne, OneInput):
+    """The elements of a cast. The engine converts the bytes, so the rows are those of the input."""
+
+    cast: Cast
+
+    verb = "cast"
+
+    @property
+    def spec(self) -> Spec:
+        """That of the cast, for steps above that compare it."""
+        return self.cast.spec
+
+    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
+        """Those of the input."""
+        reader.inputs[0].fill(epoch, indices, out, gather)
+
+    def part_count(self, epoch: int, index: int) -> int | None:
+        """That of the input."""
+        return self.source.part_count(epoch, index)
+
+    def fill_parts(self, reader: Reader, epoch: int, index: int, parts: Indices, out: Rows, gather: Gather) -> None:
+        """Those of the input."""
+        reader.inputs[0].fill_parts(epoch, index, parts, out, gather)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Starts(OneInput):
+    """The windows of a step. The engine reads a window as one row, named by its first element."""
 
     windows: Windows
 
@@ -230,9 +254,14 @@ class _Starts(Reorder, OneInput):
         """The number of windows."""
         return self.windows.length
 
-    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
-        """The elements at which the windows start."""
-        return [Demand(0, epoch, self.windows.starts(indices))]
+    @property
+    def spec(self) -> Spec:
+        """That of the windows."""
+        return self.windows.spec
+
+    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
+        """The rows at which the windows start."""
+        reader.inputs[0].fill(epoch, self.windows.starts(indices), out, gather)
 
 
 def _keeps_neighbours(node: Node) -> bool:
