@@ -17,6 +17,7 @@ import pytest
 import penstock as ps
 from penstock.base._fingerprint import NoFingerprintError, fingerprint, fingerprints
 from penstock.plan._fingerprint import change, fingerprint_of, table
+from penstock.sources._openfile import File
 
 SCRIPT = """
 import functools
@@ -402,3 +403,12 @@ def test_a_change_is_told_in_words() -> None:
     assert said(ps.range(4).batch(2), ps.range(4).batch(3)) == "step 2 was batch(2) and is batch(3)"
     one, other = (ps.from_arrays(np.full(3, value)) for value in (1, 2))
     assert said(one, other) == "the data changed in step 1, from_arrays(array of (3,) int64)"
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [("/data/a.tar", "bf7eb52eacaded029113a508c6b004bf"), ("web://a/b", "2cd09d3429924229886d71d882972777")],
+)
+def test_a_file_keeps_the_fingerprint_by_which_caches_on_disk_know_it(url, expected):
+    """What a file says to pickle for workers (`__reduce_ex__`) is no part of it."""
+    assert fingerprint(File(url, 100, "1")) == expected

@@ -4,12 +4,14 @@ import inspect
 import itertools
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
 import threading
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple, NewType, ParamSpec, TypeVarTuple
 
 import cloudpickle
@@ -19,8 +21,12 @@ import pytest
 import penstock
 from penstock.base._code import is_own
 from penstock.base._errors import TravelError
+from penstock.base._spec import ArraySpec
+from penstock.base._travel import journey, leaves_machine
 from penstock.memory._shared import SharedFile
 from penstock.plan._cache import ABSENT, HELD
+from penstock.plan._source import Source
+from penstock.run.pool import _payload
 from penstock.run.pool._payload import PAYLOAD_LIMIT_NBYTES, pack, unpack
 
 MIB = 1 << 20
@@ -610,6 +616,47 @@ def test_of_many_large_things_the_largest_is_named():
 
 def test_a_payload_of_the_largest_size_travels():
     assert through(bytes(PAYLOAD_LIMIT_NBYTES - 1000)) == bytes(PAYLOAD_LIMIT_NBYTES - 1000)
+
+
+# Sources say themselves how they travel.
+
+
+class Placed(Source):
+    """A source of somebody else, which is known on other machines by another name."""
+
+    element_spec = ArraySpec((), "int64")
+
+    def __init__(self, place):
+        self.place = place
+
+    def __len__(self):
+        return 4
+
+    def read_into(self, indices, out):
+        out[...] = indices
+
+    def __reduce__(self):
+        return Placed, ("there" if leaves_machine() else self.place,)
+
+
+@pytest.mark.parametrize(("leaves", "place"), [(False, "here"), (True, "there")])
+def test_a_source_asks_whether_it_leaves_the_machine(leaves, place):
+    node = penstock.from_source(Placed("here"))._node
+    assert unpack(pack(node, node, leaves_machine=leaves).data, []).data.place == place
+    assert pickle.loads(pickle.dumps(node.data)).place == "here"
+
+
+def test_the_journey_ends_with_the_packing_also_if_that_fails():
+    node = penstock.range(4).map(functools.partial(len, threading.Lock()))._node
+    with pytest.raises(TravelError):
+        pack(node, node, leaves_machine=True)
+    assert journey() is None
+
+
+def test_the_pickler_knows_no_source():
+    text = Path(_payload.__file__).read_text()
+    # `StridedFile` names the file of an `np.memmap`, which is an array of NumPy.
+    assert re.findall("penstock.sources.*", text) == ["penstock.sources.npy import StridedFile"]
 
 
 # Caches.

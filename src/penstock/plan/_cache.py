@@ -97,14 +97,6 @@ class CacheHandle(Openable, ABC):
     def open(self) -> OpenCache:
         """Returns the form that reads and writes."""
 
-    def for_other_machines(self) -> "CacheHandle":
-        """The handle for processes of other machines: of complete files, or one that keeps nothing.
-
-        Raises:
-            TypeError: Elements are needed that only this machine has.
-        """
-        return self
-
     @abstractmethod
     def memory(self, spec: Spec, length: Length) -> Memory:
         """The memory in each process, to know which elements are there, and the memory that all processes share."""

@@ -40,8 +40,8 @@ from penstock.plan._source_node import SourceNode
 from penstock.report._lanes import Lane, StepTime
 from penstock.run._consumer import DeliveryBase
 from penstock.run._lanes import unit_of
-from penstock.sources.files import file_source, read_error, require_same
-from penstock.sources.npy import StridedFile
+from penstock.sources.files import file_source, read_error
+from penstock.sources.npy import StridedFile, require_same
 
 BLOCK_ROWS: Final = 1 << 14
 """Rows whose indices are computed at once. That spreads the cost of NumPy's calls, and still fits into the cache."""

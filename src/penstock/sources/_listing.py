@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, final
+from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.base._errors import ArgumentError, SourceError
-from penstock.sources._remote import is_remote, matches
+from penstock.sources._remote import is_remote, matches, sent
 from penstock.sources._store import StorageOptions
 
 Integers = npt.NDArray[np.int64]
@@ -80,6 +80,10 @@ class FileList:
     """The folder of each file, shape `(n,)`."""
     names: Texts
     """The name of each file in its folder."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        values = self.root, self.base, self.folders, self.folder_of, self.names
+        return sent(self.remote_folders, FileList, values) or super().__reduce_ex__(protocol)
 
     def __len__(self) -> int:
         return len(self.names)

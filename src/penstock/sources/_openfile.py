@@ -30,6 +30,7 @@ from penstock.base._positions import require_order
 from penstock.base._printable import printable
 from penstock.base._retries import NOTHING_WANTED, RetryBudget, reading_with, retry_budget
 from penstock.base._threads import starting_threads
+from penstock.base._travel import leaves_machine
 from penstock.base._units import size_text
 from penstock.memory._rows import Indices
 from penstock.plan._order import Position, ReadOrder
@@ -37,7 +38,7 @@ from penstock.plan._source import Read, Source
 from penstock.sources._blocks import ORDER_NBYTES, BlockReader, Spans
 from penstock.sources._diskcache import DiskCache
 from penstock.sources._fetch import AHEAD_NBYTES, MEMORY_COUNT, Fetcher, is_joined
-from penstock.sources._remote import ByteSource, RemoteFile, facts_of, is_remote, matches, reason_of
+from penstock.sources._remote import ByteSource, RemoteFile, facts_of, is_remote, matches, reason_of, sent
 from penstock.sources._store import StorageOptions, is_native
 from penstock.sources.npy import content_mark, is_in_memory
 
@@ -114,7 +115,7 @@ class File:
         fact = f"{self.url} cannot be opened"
         now = described(self.url, fact, cure)
         if self.version.startswith(_CONTENT):  # the dataset was made on another machine
-            now = now.for_other_machines()
+            now = now.by_content()
         if now != self:
             raise SourceError(
                 f"{self.url} has changed since the dataset was made: {self.nbytes:,} bytes then, {now.nbytes:,} now"
@@ -125,7 +126,13 @@ class File:
         except OSError as error:
             raise SourceError(f"{fact}: {reason_of(error)}.{cure}") from error
 
-    def for_other_machines(self) -> "File":
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if self.is_local:
+            return super(File, self.by_content() if leaves_machine() else self).__reduce_ex__(protocol)
+        values = self.url, self.nbytes, self.version, self.options, self.cache
+        return sent([self.url], File, values) or super().__reduce_ex__(protocol)
+
+    def by_content(self) -> "File":
         """Returns the same file, if it is local, by its content in place of the time, which copies do not share."""
         if not self.is_local or self.version.startswith(_CONTENT):
             return self

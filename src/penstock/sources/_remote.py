@@ -29,6 +29,7 @@ from penstock.base._code import is_own
 from penstock.base._errors import PenstockError, SourceError, words_of
 from penstock.base._printable import printable
 from penstock.base._retries import RetryBudget, retry_budget
+from penstock.base._travel import journey
 from penstock.sources import _store
 from penstock.sources._store import ObjectFile, StorageOptions, StoreError
 
@@ -290,6 +291,18 @@ def protocols_of(url: str) -> Iterator[str]:
 
     for part in url.split("::"):
         yield part.partition("://")[0] if "://" in part or part in fsspec.available_protocols() else "file"
+
+
+def sent(urls: Sequence[str], kind: Callable[..., T], values: tuple[Any, ...]) -> Any:
+    """How an object travels to workers that names URLs: with the settings of fsspec for them; None if it needs none."""
+    trip = journey()
+    if trip is None or not (urls := [url for url in urls if not _store.is_native(url)]):
+        return None
+    protocols = sorted({protocol for url in urls for protocol in protocols_of(url)})
+    for protocol in protocols:
+        if (Settings, protocol) not in trip.found:
+            trip.found[Settings, protocol] = Settings.of(protocol)
+    return arrive, (tuple(trip.found[Settings, protocol] for protocol in protocols), kind, values)
 
 
 def arrive(settings: Sequence[Settings], kind: Callable[..., T], values: tuple[Any, ...]) -> T:

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
 from penstock.base._printable import keep_secret
+from penstock.base._travel import journey
 
 _SCHEMES: Final = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "https", "http")
 _HTTP: Final = ("http", "https")
@@ -29,7 +30,7 @@ _METADATA: Final = ("169.254.169.254", "metadata.google.internal", "Account must
 
 @final
 class StorageOptions:
-    """Options of a client, such as keys. They are in no repr or fingerprint, and pickle refuses them.
+    """Options of a client, such as keys. They are in no repr or fingerprint. Pickle refuses them, except for workers.
 
     Args:
         values: The names and values; see `penstock.from_tar`.
@@ -68,6 +69,8 @@ class StorageOptions:
         return {}
 
     def __reduce__(self) -> Any:
+        if journey() is not None:
+            return StorageOptions, (self.values,)
         raise TypeError(
             "storage_options= may hold keys, which do not belong into a pickle. Give them by environment variables, or "
             "make the dataset again where it is used."

@@ -9,6 +9,7 @@ from typing import Any, final
 from penstock.base._errors import ArgumentError, PenstockError, SourceError
 from penstock.base._fingerprint import fingerprint
 from penstock.base._spec import Spec
+from penstock.base._travel import leaves_machine
 from penstock.memory._rows import chunk_nbytes
 from penstock.plan._cache import Asked, CacheHandle, OpenCache, Whole
 from penstock.plan._fingerprint import Step, fingerprint_of, table
@@ -68,6 +69,8 @@ class _Store(CacheHandle):
         return fingerprint_of(table(self._before))
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if leaves_machine() and not self._is_for_all():
+            return _Arrived, (None, None)
         # There are no files before element 0 was run, perhaps in the worker that this travels to.
         failed: Exception | None = None
         try:
@@ -77,9 +80,14 @@ class _Store(CacheHandle):
             failed = error
         return _Arrived, (self._files, failed)
 
-    def for_other_machines(self) -> CacheHandle:
+    def _is_for_all(self) -> bool:
+        """Whether processes of other machines can read what is kept.
+
+        Raises:
+            TypeError: They need it, and only this machine has it.
+        """
         # Files that are being written differ from one moment to the next, and `mmap` is not shared between machines.
-        return self if self.complete() is not None else _Arrived(None, None)
+        return self.complete() is not None
 
     def memory(self, spec: Spec, length: Length) -> Memory:
         nbytes = (self._length() or 0) + (chunk_nbytes(spec) if self._before.access == "stream" else 0)
@@ -177,10 +185,10 @@ class CacheMemory(_Store):
         self._memory = MemoryFiles(spec, self._length(), self._limit)
         return self._memory.files
 
-    def for_other_machines(self) -> CacheHandle:
+    def _is_for_all(self) -> bool:
         if self._length() is None and self.complete() is not None:  # its input is a stream, and is not read again
             raise TypeError("cache() without a path keeps elements in the memory of this machine alone")
-        return _Arrived(None, None)
+        return False
 
     def _kept_nbytes(self, spec: Spec, length: Length) -> int:
         """Returns the limit, or the largest size of all elements.

@@ -27,7 +27,7 @@ from penstock.plan._source import Read, Source
 from penstock.sources._mapped import mapping_options
 from penstock.sources._openfile import stamp
 from penstock.sources.arrays import copies_of, has_characters, require_characters
-from penstock.sources.npy import StridedFile
+from penstock.sources.npy import StridedFile, require_same
 
 
 @final
@@ -159,26 +159,6 @@ def file_source(file: StridedFile, element: int, *, may_map: bool, name: object 
         raise
     except OSError as error:
         raise file.is_gone(element, error) from error
-
-
-def require_same(file: StridedFile, element: int) -> None:
-    """Refuses a file that is gone, or was replaced by another of the same name.
-
-    Raises:
-        SourceError: Names the element.
-    """
-    try:
-        status = os.stat(file.path)
-    except OSError as error:
-        raise file.is_gone(element, error) from error
-    if status.st_ino != file.st_ino or status.st_dev != file.st_dev:
-        raise file.fault(
-            element,
-            f"{file.path} was replaced by another file since the dataset was made (inode {file.st_ino} then, "
-            f"{status.st_ino} now), and a run must not mix two. Make the dataset again, and continue by set_state(). "
-            "Data that are written in place instead reach batches that are not made yet; the first of the next epoch "
-            "may be made already.",
-        )
 
 
 def read_error(file: StridedFile, error: native.CopyError) -> SourceError:

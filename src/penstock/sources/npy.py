@@ -18,7 +18,7 @@ import platform
 import re
 import sys
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Self, final
@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from penstock.base._errors import SourceError, home_cure
 from penstock.base._files import open_file
+from penstock.base._travel import leaves_machine
 
 _MAGIC = b"\x93NUMPY"
 # A header is evaluated as a Python literal. A thousand named fields take about 30 kB; a longer one is damage.
@@ -64,6 +65,12 @@ class StridedFile:
     """The axes that were joined to the axis of rows; empty if none were."""
     mapped: bool | None = field(default=None, compare=False)
     """Whether rows are copied from a mapping; None for the faster of what fits."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if not leaves_machine():
+            return super().__reduce_ex__(protocol)
+        require_same(self, 0)
+        return _arrived, (*[getattr(self, each.name) for each in fields(self)], content_mark(self.path))
 
     @cached_property
     def row_shape(self) -> tuple[int, ...]:
@@ -192,6 +199,26 @@ def content_mark(path: str) -> str:
     return f"{size}-{hashlib.blake2b(blocks, digest_size=8).hexdigest()}"
 
 
+def require_same(file: StridedFile, element: int) -> None:
+    """Refuses a file that is gone, or was replaced by another of the same name.
+
+    Raises:
+        SourceError: Names the element.
+    """
+    try:
+        status = os.stat(file.path)
+    except OSError as error:
+        raise file.is_gone(element, error) from error
+    if status.st_ino != file.st_ino or status.st_dev != file.st_dev:
+        raise file.fault(
+            element,
+            f"{file.path} was replaced by another file since the dataset was made (inode {file.st_ino} then, "
+            f"{status.st_ino} now), and a run must not mix two. Make the dataset again, and continue by set_state(). "
+            "Data that are written in place instead reach batches that are not made yet; the first of the next epoch "
+            "may be made already.",
+        )
+
+
 def arrived(file: StridedFile, mark: str) -> StridedFile:
     """Returns the description of a file that came from another machine, with the inode of this one.
 
@@ -213,6 +240,10 @@ def arrived(file: StridedFile, mark: str) -> StridedFile:
             f"{file.path} on {machine}, differs from the file of which the dataset was made, in size or content. {cure}"
         )
     return replace(file, st_dev=status.st_dev, st_ino=status.st_ino)
+
+
+def _arrived(*values: Any) -> StridedFile:
+    return arrived(StridedFile(*values[:-1]), values[-1])
 
 
 def describe(path: str | os.PathLike[str]) -> StridedFile:

@@ -19,7 +19,6 @@ import inspect
 import io
 import itertools
 import math
-import operator
 import os
 import pickle
 import random
@@ -28,7 +27,7 @@ import threading
 import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, final
 
 import cloudpickle
@@ -37,20 +36,17 @@ import numpy.typing as npt
 
 from penstock.base._code import closure_of, globals_of, is_own, is_own_code, mentioned_in, uses
 from penstock.base._errors import SourceError, TravelError, type_of
+from penstock.base._travel import Journey, packing_for
 from penstock.base._units import size_text
 from penstock.lower._analysis import analyse
 from penstock.memory._pickles import Sink, TooLargeError, reduced
 from penstock.memory._shared import View, lay_out
-from penstock.plan._cache import Cache, CacheHandle
+from penstock.plan._cache import Cache
 from penstock.plan._node import Node, located, walk
 from penstock.plan._source import Source
 from penstock.plan._stream import StreamSource
-from penstock.sources._listing import FileList
-from penstock.sources._openfile import File
-from penstock.sources._remote import Settings, arrive, protocols_of
-from penstock.sources._store import StorageOptions, is_native
-from penstock.sources.files import require_same
-from penstock.sources.npy import StridedFile, arrived, content_mark
+from penstock.run.pool._foreign import reduced_foreign, seeded_layers
+from penstock.sources.npy import StridedFile
 
 SHARED_ARRAY_NBYTES: Final = 1 << 20
 """Arrays from this size on go into shared memory."""
@@ -89,12 +85,10 @@ class _Mapped(NamedTuple):
     file: StridedFile
     is_memmap: bool
     """Or else a plain view of one."""
-    mark: str = ""
-    """See `content_mark`; empty for workers on this machine."""
 
     def load(self, _: object) -> Array:
         """Maps it again, copy on write."""
-        file = arrived(self.file, self.mark) if self.mark else self.file
+        file = self.file
         first, end = file.extent
         with contextlib.suppress(FileNotFoundError), open(file.path, "rb") as opened:
             status = os.fstat(opened.fileno())
@@ -134,13 +128,9 @@ def pack(plan: Node, value: Any, *, leaves_machine: bool = False) -> PlanPayload
         raise _diagnosis(analyse(plan).held, error) from (None if isinstance(error, TooLargeError) else error)
     views, roots = lay_out([array for array, file in pickler.arrays if file is None])
     rest = iter(views)
-    places = [
-        next(rest)
-        if file is None
-        else _Mapped(file, type(array) is np.memmap, content_mark(file.path) if leaves_machine else "")
-        for array, file in pickler.arrays
-    ]
-    data = pickle.dumps(places, protocol=5) + b"".join(sink.pieces)
+    places = [next(rest) if file is None else _Mapped(file, type(array) is np.memmap) for array, file in pickler.arrays]
+    with packing_for(Journey(leaves_machine)):
+        data = pickle.dumps(places, protocol=5) + b"".join(sink.pieces)
     return PlanPayload(data, roots, tuple(sorted(pickler.generators)), tuple(pickler.unseen), pickler.makes_itself)
 
 
@@ -203,8 +193,8 @@ def _pickled(
     names = _Names()
     while True:
         sink = Sink(limit_nbytes, is_kept=is_kept)
-        with _turn.lock:
-            pickler = _Pickler(sink, names, own, leaves_machine=leaves_machine)
+        with _turn.lock, packing_for(Journey(leaves_machine)):
+            pickler = _Pickler(sink, names, own)
             try:
                 pickler.dump(value)
             finally:
@@ -220,12 +210,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         sink: Where it writes.
         names: The names that functions take from modules, from earlier dumps of the same value. This one adds to it.
         own: The ids of the plan's nodes. Others are of datasets that functions hold.
-        leaves_machine: See `pack`.
     """
 
-    def __init__(self, sink: Sink, names: "_Names", own: Collection[int], *, leaves_machine: bool = False) -> None:
+    def __init__(self, sink: Sink, names: "_Names", own: Collection[int]) -> None:
         super().__init__(sink, protocol=5)
-        self._leaves_machine = leaves_machine
         self.arrays: list[tuple[Array, StridedFile | None]] = []
         """Arrays that are not in the pickle, by number, with the files of those that are mapped."""
         self.generators: set[str] = set()
@@ -240,8 +228,6 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         self._looked_at: set[str] = set()
         self._registered: list[types.ModuleType] = []
         self._aliases: set[int] = set()
-        self._settings: dict[str, Settings] = {}
-        """Settings that other processes need to read URLs, by protocol."""
 
     def forget(self) -> None:
         """Undoes the registration of modules in cloudpickle, except the user's own."""
@@ -286,15 +272,6 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         elif isinstance(obj, Cache):
             if id(obj) not in self._own and obj.known_spec is None:
                 self.unseen.append(obj)
-        elif isinstance(obj, CacheHandle) and self._leaves_machine and (other := obj.for_other_machines()) is not obj:
-            return _same, (other,)
-        elif isinstance(obj, StorageOptions):
-            return StorageOptions, (obj.values,)
-        elif isinstance(obj, (File, FileList)):
-            return self._reduce_files(obj)
-        elif isinstance(obj, StridedFile) and self._leaves_machine:
-            require_same(obj, 0)
-            return _arrived, (*[getattr(obj, each.name) for each in fields(obj)], content_mark(obj.path))
         elif isinstance(obj, _HINTS):
             if not _is_of_installed(obj):  # or else by name
                 return self._reduce_hint(obj)
@@ -309,14 +286,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
                     return getattr, (module, name)  # that of the worker, which is seeded for each element
             if not isinstance(obj, random.SystemRandom):
                 self.generators.add(type(obj).__name__)
-        elif (memory := sys.modules.get("fsspec.implementations.memory")) is not None and isinstance(
-            obj, memory.MemoryFileSystem
-        ):
-            raise TypeError("what memory:// holds is in the memory of this process alone")
-        elif (h5py := sys.modules.get("h5py")) is not None and isinstance(obj, h5py.HLObject):
-            return _reduce_hdf5(obj, h5py)
-        elif (keras := sys.modules.get("keras")) is not None and isinstance(obj, getattr(keras, "Layer", ())):
-            self.generators.update(_seeded_layers(obj))
+        elif (foreign := reduced_foreign(obj)) is not NotImplemented:
+            return foreign
+        else:
+            self.generators.update(seeded_layers(obj))
         self.makes_itself = self.makes_itself or _makes_itself(type(obj))
         return super().reducer_override(obj)
 
@@ -337,20 +310,6 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         # The content is set when the module exists, for it may refer to the module.
         return types.ModuleType, (module.__name__,), content, None, None, _fill_module
 
-    def _reduce_files(self, files: File | FileList) -> Any:
-        """Names of files; with those behind URLs goes what this program set of fsspec."""
-        if isinstance(files, File) and files.is_local and self._leaves_machine:
-            return File, tuple(vars(files.for_other_machines()).values())
-        urls = files.remote_folders if isinstance(files, FileList) else [files.url] * (not files.is_local)
-        urls = [url for url in urls if not is_native(url)]
-        if not urls:
-            return super().reducer_override(files)
-        protocols = {protocol for url in urls for protocol in protocols_of(url)}
-        for protocol in protocols - self._settings.keys():
-            self._settings[protocol] = Settings.of(protocol)
-        settings = tuple(self._settings[protocol] for protocol in sorted(protocols))
-        return arrive, (settings, type(files), tuple(vars(files).values()))
-
     def _reduce_hint(self, hint: Any) -> Any:
         """Types of annotations; pickle and cloudpickle would make a worker look them up in the user's module."""
         if isinstance(hint, typing.NewType):
@@ -361,10 +320,6 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         value = typing.Any if id(hint) in self._aliases else hint.__value__
         self._aliases.add(id(hint))
         return _alias, (hint.__name__, value, hint.__type_params__)
-
-
-def _arrived(*values: Any) -> StridedFile:
-    return arrived(StridedFile(*values[:-1]), values[-1])
 
 
 class _Names:
@@ -415,10 +370,6 @@ def _alias(name: str, value: Any, parameters: tuple[Any, ...]) -> Any:
     return typing.TypeAliasType(name, value, type_params=parameters)  # type: ignore[attr-defined]  # of 3.12
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
 def _code(filename: str, make: Callable[..., types.CodeType], arguments: tuple[Any, ...]) -> types.CodeType:
     return make(*arguments).replace(co_filename=filename)
 
@@ -458,23 +409,6 @@ def _reduce_array(array: Any) -> Any:
     if kind.__reduce__ is np.ndarray.__reduce__ and kind.__reduce_ex__ is np.ndarray.__reduce_ex__:
         return np.ndarray.view, (array.view(np.ndarray), kind)
     return NotImplemented
-
-
-def _seeded_layers(layer: Any) -> Iterator[str]:
-    """The types of Keras's layers that draw from a seed of their own, which goes along: RandomCrop always has one."""
-    if getattr(layer, "seed", None) is not None:
-        yield type(layer).__name__
-    for each in getattr(layer, "layers", ()):
-        yield from _seeded_layers(each)
-
-
-def _reduce_hdf5(obj: Any, h5py: Any) -> Any:
-    """A file, group or dataset of h5py, by names: a worker opens the file for itself."""
-    if not obj or obj.file.mode != "r" or not os.path.exists(obj.file.filename):
-        raise TypeError('its HDF5 file is closed, open for writing, or not on disk; open one with mode "r"')
-    if isinstance(obj, h5py.File):
-        return h5py.File, (os.path.abspath(obj.filename), "r")
-    return operator.getitem, (obj.file, obj.name)
 
 
 # What follows runs after a failure, to find its cause.
