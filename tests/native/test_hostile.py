@@ -63,6 +63,11 @@ def reading(module, tmp_path, **changes):
         return module.read_parts(given.pop("descriptor", file.fileno()), *given.values())
 
 
+def counting(module, tmp_path, **changes):
+    given = {"words": memoryview(bytearray(16)).cast("q"), "place": 1, "count": 1} | changes
+    return module.count_down(*given.values())
+
+
 def padding(module, tmp_path, **changes):
     given = {"values": [np.arange(2), np.arange(3)], "out": np.zeros((2, 3), int), "filling": np.array(7)} | changes
     return module.pad_rows(*given.values())
@@ -167,6 +172,9 @@ CALLS = {
     "read_parts: a negative size": (reading, {"sizes": np.array([-1])}, ValueError, "outside of the memory"),
     "read_parts: fewer sizes": (reading, {"sizes": np.zeros(0, int)}, ValueError, "outside of the memory"),
     "read_parts: no descriptor": (reading, {"descriptor": None}, TypeError, ""),
+    "count_down: behind": (counting, {"place": 2}, IndexError, ""),
+    "count_down: text": (counting, {"place": "1"}, TypeError, ""),
+    "count_down: read-only": (counting, {"words": memoryview(bytes(16)).cast("q")}, (TypeError, BufferError), ""),
     "pad_rows: objects": (
         padding, {"values": [np.array([None])] * 2, "out": np.full((2, 3), 1, object)}, ValueError, "do not fit",
     ),

@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
+from penstock import native
 from penstock.lower._program import Unit
+from penstock.memory._shared import SharedFile
+from penstock.memory._slot import count_place, own_header
+from penstock.run.pool._payload import PlanPayload
 from penstock.run.pool._pool import Pool
 from penstock.run.pool._task_queue import ANSWER, GROUP_COUNT, TAKING, UNIT, TaskQueue, own_words, unpacked
-from penstock.run.pool._tasks import Job
+from penstock.run.pool._tasks import Job, Notes, PoolTask
 
 UNITS = [
     Unit(epoch=7, index=1 << 40, start=2, stop=5, slot=3, generation=9),
@@ -114,3 +118,37 @@ def test_a_unit_that_a_live_worker_has_is_not_sent_again(pool: Any) -> None:
 def test_while_a_live_worker_takes_a_unit_it_is_not_known_what_the_dead_one_took(pool: Any) -> None:
     assert pool._held_by(workers_at(pool, dead=TAKING, alive=TAKING)) is None
     assert (numbers(pool._waiting), list(pool._jobs)) == ([2, 3], [1])
+
+
+def test_a_worker_that_answered_and_died_before_it_counted_hides_no_wake_up(pool: Any) -> None:
+    worker = workers_at(pool, dead=1, alive=2)
+    settled: list[int] = []
+    task = one_task(settled)
+    for job in pool._jobs.values():
+        job.task = task
+    pool._tasks = {1: task}
+    task.unfinished_count = 3
+    task.count([job.unit for job in pool._jobs.values()])
+    os.write(pool._queue.descriptors[1], ANSWER.pack(1, 0, False))
+    worker.reap, pool._start = lambda: True, lambda number: None
+    worker.is_ready, worker.asked_at = True, 0.0
+    pool._ending.append(worker)
+    pool._worker_count = 1
+    pool._bury(worker)
+    assert settled == [1]
+    place = count_place(UNITS[0].slot)
+    assert [native.count_down(task.header, place, 1) <= 0 for _ in range(2)] == [True, True]
+
+
+def one_task(settled: list[int]) -> Any:
+    """A task that notes each unit that is settled."""
+
+    def finished(unit: Unit, result: Any) -> tuple[()]:
+        settled.append(1)
+        return ()
+
+    payload: Any = PlanPayload(b"", ())
+    receiver: Any = SimpleNamespace(finished=finished)
+    task = PoolTask(payload, None, 1.0, receiver, None, SharedFile(), Notes([]), wakes_each=False)
+    task.header = own_header(4)
+    return task

@@ -13,6 +13,7 @@ from penstock.memory._times import word_count
 
 TIMED_COUNT = 16
 """Workers that have time words of their own. Two workers that share words may lose a note, which does no harm."""
+_SLOT_WORDS = 4
 ALIGNMENT_NBYTES = 64
 """A cache line. XLA needs this alignment to use memory without a copy."""
 
@@ -108,19 +109,29 @@ def ring_header(memory: mmap.mmap | bytearray, slot_count: int) -> "memoryview[i
     """Returns the header of a ring: 64-bit integers before the slots, which its workers share.
 
     - The first is the last generation that was given up.
-    - Three words a slot hold the outcome of a unit that reads a stream.
+    - Four words a slot: three hold the outcome of a unit that reads a stream, and one counts units; see `count_place`.
     - The last one is the recent time for a row in nanoseconds; 0 before the first row.
     """
     return memoryview(memory)[: _header_nbytes_of(slot_count)].cast("q")
 
 
 def _header_nbytes_of(slot_count: int) -> int:
-    return 8 * (2 + 3 * slot_count)
+    return 8 * (2 + _SLOT_WORDS * slot_count)
 
 
 def outcome_place(slot: int) -> int:
     """Returns the first of the three words in a header for the outcome of a unit that reads a stream; see `Outcome`."""
-    return 1 + 3 * slot
+    return 1 + _SLOT_WORDS * slot
+
+
+def count_place(slot: int) -> int:
+    """Returns the word in a header that counts the units of a slot which no worker has answered yet; see `PoolTask`."""
+    return _SLOT_WORDS * (slot + 1)
+
+
+def counts(header: "memoryview[int]") -> list[int]:
+    """Returns these words of all slots."""
+    return header[_SLOT_WORDS::_SLOT_WORDS].tolist()
 
 
 def own_header(slot_count: int = 1) -> "memoryview[int]":

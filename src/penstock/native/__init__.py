@@ -21,7 +21,7 @@ import logging
 import math
 import os
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
@@ -42,6 +42,14 @@ else:
         _implementation = _numpy
 
 Source = _implementation.Source
+count_down: Final[Callable[["memoryview[int]", int, int], int]] = getattr(
+    _implementation, "count_down", _numpy.count_down
+)  # an engine that was built before has none
+"""Subtracts from a word of shared memory in one step, and returns what is left: `count_down(words, place, count)`.
+
+Threads and processes that count down the same word see a sequence of differences, in one order for all of them; what a
+caller wrote before is there for those that count after it. NumPy's engine writes and returns 0 at once.
+"""
 return_slot: Final = _implementation.return_slot
 """Ends a lease, as the callback of a weak reference: `return_slot(leases, free, on_free, interrupts, slot, lease, _)`.
 

@@ -467,6 +467,32 @@ PyObject *read_parts(PyObject *, PyObject *const *args, Py_ssize_t nargs) {
     return Py_BuildValue("(LLi)", static_cast<long long>(done), static_cast<long long>(got), error);
 }
 
+// (words, place, count): see `count_down` in `__init__.py`.
+PyObject *count_down(PyObject *, PyObject *const *args, Py_ssize_t nargs) {
+    if (nargs != 3) {
+        PyErr_Format(PyExc_TypeError, "count_down() takes 3 arguments, not %zd", nargs);
+        return nullptr;
+    }
+    const long long place = PyLong_AsLongLong(args[1]), count = PyLong_AsLongLong(args[2]);
+    if (PyErr_Occurred()) {
+        return nullptr;
+    }
+    Py_buffer view;
+    if (PyObject_GetBuffer(args[0], &view, PyBUF_WRITABLE) != 0) {
+        return nullptr;
+    }
+    auto *words = static_cast<int64_t *>(view.buf);
+    const bool is_inside = place >= 0 && place < view.len / static_cast<Py_ssize_t>(sizeof(int64_t)) &&
+                           reinterpret_cast<uintptr_t>(words) % sizeof(int64_t) == 0;
+    const long long left = is_inside ? __atomic_sub_fetch(words + place, count, __ATOMIC_SEQ_CST) : 0;
+    PyBuffer_Release(&view);
+    if (!is_inside) {
+        PyErr_SetString(PyExc_IndexError, "there is no such word");
+        return nullptr;
+    }
+    return PyLong_FromLongLong(left);
+}
+
 // (leases, free, on_free, interrupts, slot, lease, reference): see `return_slot` in `__init__.py`.
 PyObject *return_slot(PyObject *, PyObject *const *args, Py_ssize_t nargs) {
     if (nargs != 7) {

@@ -308,6 +308,7 @@ PyMethodDef module_methods[] = {
     {"file_source", as_method<file_source>(), METH_VARARGS, nullptr},
     {"pad_rows", as_method<pad_rows>(), METH_FASTCALL, nullptr},
     {"read_parts", as_method<read_parts>(), METH_FASTCALL, nullptr},
+    {"count_down", as_method<count_down>(), METH_FASTCALL, nullptr},
     {"return_slot", as_method<return_slot>(), METH_FASTCALL, nullptr},
     {"outlast_interpreter", outlast_interpreter, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},

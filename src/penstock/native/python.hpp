@@ -115,6 +115,7 @@ PyObject *announce_now(PyObject *, PyObject *const *args, Py_ssize_t nargs);
 PyObject *pad_rows(PyObject *, PyObject *const *args, Py_ssize_t nargs);
 PyObject *permute_now(PyObject *, PyObject *args);
 PyObject *read_parts(PyObject *, PyObject *const *args, Py_ssize_t nargs);
+PyObject *count_down(PyObject *, PyObject *const *args, Py_ssize_t nargs);
 PyObject *return_slot(PyObject *, PyObject *const *args, Py_ssize_t nargs);
 
 // ------------------------------------------------------------------------------------ ending.cpp

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Sequence
 from typing import final
 
+from penstock.lower._batches import BatchProgram
 from penstock.lower._program import Program, Unit, UnitResult
 from penstock.memory._ring import Ring
 from penstock.run.executors._executor import Client, Executor
@@ -49,17 +50,20 @@ class ProcessesExecutor(Executor):
     def begin(self, program: Program, ring: Ring, spans: Ring | None = None) -> None:
         """Sends the program to the workers."""
         assert self._payload is not None
-        self._task = self._pool_client.open(self._payload, ring, self._timeout_s, _Receiver(self._client), spans)
+        receiver, reads_stream = _Receiver(self._client), not isinstance(program, BatchProgram)
+        self._task = self._pool_client.open(
+            self._payload, ring, self._timeout_s, receiver, spans, wakes_each=reads_stream
+        )
         self._payload = None  # it holds the arrays that are shared now
 
     def wake(self) -> None:
-        """Makes the pool's thread look for slots, unless it will soon.
+        """Makes the pool's thread look for slots, unless it will soon, and workers have enough until then.
 
-        A unit that is unfinished now is counted off before the pipeline looks for slots because of it. So that
+        A slot that is unfinished now is counted off before the pipeline looks for slots because of it. So that
         look comes after the slot came back for which this is called.
         """
         task = self._task
-        if task is not None and task.unfinished_count <= self.worker_count:
+        if task is not None and task.spare_count < self.worker_count:
             client, pool = self._client, self._pool
             pool.post(lambda: _issue(pool, task, client))
 

@@ -16,10 +16,10 @@ Guarantees.
 One turn of the thread waits, then takes the answers and hands each to its receiver, which submits the next units, and
 sends all of these at once.
 
-Each wait, and what ends it. There is one, in `_turn`: for a post, an answer, a message, or the end of a worker. While
-units are running it also ends with a tick, which looks for workers that hang. What could not be done at once is tried
-again a millisecond later: to reap a worker, to find the unit of a dead one, to send a message. Units that find no room
-wait for the next answer.
+Each wait, and what ends it. There is one, in `_turn`: for a post, the last answer of a slot, a message, or the end of a
+worker. While units are running it also ends with a tick, which looks for workers that hang. What could not be done at
+once is tried again a millisecond later: to reap a worker, to find the unit of a dead one, to send a message. Units that
+find no room in the queue wait for room.
 """
 
 import copy
@@ -47,7 +47,7 @@ from penstock.run.pool._interpreter import interpreter
 from penstock.run.pool._payload import PlanPayload
 from penstock.run.pool._process import WorkerProcess
 from penstock.run.pool._registry import Registry
-from penstock.run.pool._task_queue import GROUP_COUNT, MAX_WORKER_COUNT, TAKING, Pipe, TaskQueue
+from penstock.run.pool._task_queue import GROUP_COUNT, MAX_WORKER_COUNT, TAKING, TaskQueue
 from penstock.run.pool._tasks import Job, Notes, PoolTask, Receiver
 from penstock.run.pool._worker import Closing, Message
 
@@ -77,9 +77,8 @@ class Pool:
         self.progress = 0
         """Grows while workers get on."""
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._wakeup = Pipe()
-        """A byte for each post. It is open as long as any thread may post."""
         self._queue = TaskQueue()
+        self._wakeup = self._queue.wakeup
         self._poll = select.poll()
         self._handlers: dict[int, Callable[[], object]] = {}
         """What to call when a descriptor is ready."""
@@ -104,6 +103,8 @@ class Pool:
         self._failure: Exception | None = None
         """Why nothing works any more."""
         self._last: PoolClient | None = None
+        self._is_full = False
+        """Whether units wait for room in the queue."""
         self._retries = False
         """Whether something could not be done just now, and is tried again in a moment."""
         self._is_watching = False
@@ -132,7 +133,6 @@ class Pool:
 
     def _run(self) -> None:
         self._listen(self._wakeup.reader, self._wakeup.read)
-        self._listen(self._queue.answers_descriptor, self._take_answers)
         while self.client_count:
             try:
                 self._turn()
@@ -143,9 +143,9 @@ class Pool:
                 time.sleep(_RETRY_S)  # should it fail again and again
         self._end()
 
-    def _listen(self, descriptor: int, handler: Callable[[], object]) -> None:
+    def _listen(self, descriptor: int, handler: Callable[[], object], event: int = select.POLLIN) -> None:
         self._handlers[descriptor] = handler
-        self._poll.register(descriptor, select.POLLIN)
+        self._poll.register(descriptor, event)
 
     def _ignore(self, descriptor: int) -> None:
         del self._handlers[descriptor]
@@ -158,6 +158,7 @@ class Pool:
         for descriptor, _ in events:
             if (handler := self._handlers.get(descriptor)) is not None:  # or an earlier one dropped it
                 handler()
+        self._take_answers()
         for _ in range(self._inbox.qsize()):
             self._inbox.get_nowait()()
         if self._failing:
@@ -169,7 +170,7 @@ class Pool:
             self._bury(worker)
         if self._leaving:
             self._see_off()
-        if self._waiting:
+        if self._waiting or self._is_full:
             self._send_units()
         for worker in self._workers.values():
             self._retries |= bool(worker.outbox) and not worker.flush()
@@ -216,6 +217,7 @@ class Pool:
     def submit(self, task: PoolTask, units: Sequence[Unit]) -> None:
         """Takes units. They are sent, in order, at the end of this turn."""
         task.unfinished_count += len(units)
+        task.count(units)
         # If nothing works any more, they fail, but not at once: the caller may hold a lock that its receiver takes.
         (self._waiting if self._failure is None else self._failing).extend([Job(task, unit) for unit in units])
 
@@ -225,6 +227,8 @@ class Pool:
             return
         for task in client.tasks:
             task.closed_at = time.monotonic()
+            task.wake_each()
+        self._take_answers()  # those that woke nobody before
         self._leaving.append(client)
 
     def _see_off(self) -> None:
@@ -267,6 +271,12 @@ class Pool:
             for job in group:
                 self._jobs[job.number] = job
                 waiting.popleft()
+        if bool(waiting) != self._is_full:
+            self._is_full = not self._is_full
+            if self._is_full:
+                self._listen(self._queue.room_descriptor, lambda: None, select.POLLOUT)
+            else:
+                self._ignore(self._queue.room_descriptor)
 
     def _take_back(self) -> None:
         """Makes units wait again that no worker has taken."""
@@ -360,7 +370,12 @@ class Pool:
 
     def _bury(self, worker: WorkerProcess) -> None:
         """Reaps a worker that ended, gives its unit to another, and replaces it; or has this tried again."""
-        if not worker.reap() or (held := self._held_by(worker)) is None:
+        if not worker.reap():
+            self._retries = True
+            return
+        for task in self._tasks.values():
+            task.wake_each()  # it may have answered a unit, and not counted it
+        if (held := self._held_by(worker)) is None:
             self._retries = True
             return
         self._ending.remove(worker)
@@ -510,10 +525,17 @@ class PoolClient:
         self._pid = os.getpid()
 
     def open(
-        self, payload: PlanPayload, ring: Ring | None, timeout_s: float, receiver: Receiver, spans: Ring | None = None
+        self,
+        payload: PlanPayload,
+        ring: Ring | None,
+        timeout_s: float,
+        receiver: Receiver,
+        spans: Ring | None = None,
+        *,
+        wakes_each: bool = False,
     ) -> PoolTask:
         """Opens a task in the workers; see `PoolTask`."""
-        task = PoolTask(payload, ring, timeout_s, receiver, spans, self.pool.shared, self._notes)
+        task = PoolTask(payload, ring, timeout_s, receiver, spans, self.pool.shared, self._notes, wakes_each=wakes_each)
         self.tasks.append(task)
         self.pool.post(lambda: self.pool.open(self, task))
         return task

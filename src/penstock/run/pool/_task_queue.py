@@ -1,10 +1,12 @@
-"""The way of units to workers and back: two pipes, and four words of shared memory for each worker.
+"""The way of units to workers and back: three pipes, four words of shared memory a worker, and one a slot.
 
 The parent writes a unit into one pipe as a struct. All workers read that pipe, so the next worker that is ready takes
 the oldest unit. It needs no help of the parent, whose interpreter may be busy with the user's code. A worker that
-finished a unit writes a struct into the other pipe, which the parent reads.
+finished a unit writes a struct into the second pipe, which the parent reads whenever it wakes. The third pipe wakes it:
+once a slot, by the worker that finished the slot, and not once a unit.
 
 Who writes what. The parent alone writes units. A worker writes its own four words: its claim, then its `WorkerStatus`.
+The parent sets the count of a slot before it sends the slot's units. Workers count down; so does `PoolTask.wake_each`.
 
 Guarantees.
 - A unit is taken once. All units have one size, and Linux copies what a pipe has in one piece, under a lock.
@@ -13,10 +15,22 @@ Guarantees.
   was lost by a dead worker whose claim is TAKING.
 - No unit is lost. When its worker is dead (reaped, so that it writes nothing any more), the parent sends it again.
 - A worker writes its answer before it changes its claim.
+- A slot wakes the parent after its last answer. A worker writes its answer, counts down, and wakes the parent if
+  nothing or less is left. The subtraction is one step, sequentially consistent. So all workers of a slot see one order
+  of differences, and the writes before each step are visible to those that come after it: the worker that counts to 0
+  wakes the parent after all answers are in the pipe. In any other order (count, then answer) the last worker could wake
+  the parent while another one has counted and not answered.
+- The count may be too low, never too high while a unit of the slot is under way. Too low costs a wake-up. It is too low
+  if a worker counts late, for the slot's earlier use. It would be too high if a worker died between answer and count:
+  so at each death, after the dead worker is reaped, the parent lowers all counts by so much that each answer wakes it,
+  and then reads the answers. A worker that counted before that answered before it, so this read finds the answer. One
+  that counts afterwards wakes the parent. The same holds when a loader leaves, and takes back units that none counts.
+- A worker that dies before its answer is in the pipe has not counted, so the worker that does the unit again counts for
+  it. Units that replace one that failed are not counted: their slot's count becomes 0, and each answer wakes.
 
-Each wait, and what ends it. A worker waits to write an answer if the pipe is full. The parent ends that by reading, or
-by its own end, with which the system kills the workers. The parent waits for nothing here. A write of at most
-`PIPE_BUF` bytes that finds no room does nothing, and is repeated later.
+Each wait, and what ends it. A worker waits to write an answer if the pipe is full. The parent ends that by reading, at
+the latest at its next tick, or by its own end, with which the system kills the workers. The parent waits for nothing
+here. A write of at most `PIPE_BUF` bytes that finds no room does nothing, and is repeated when there is room.
 """
 
 import os
@@ -90,9 +104,11 @@ class TaskQueue:
         self._answers = Pipe(writer_waits=True)
         self._file = MemoryFile(8 * _STATUS_SIZE * MAX_WORKER_COUNT)
         self._words = worker_words(self._file.descriptor)
-        self.answers_descriptor = self._answers.reader
-        """Ready to read when there are answers."""
-        self.descriptors = self._units.reader, self._answers.writer, self._file.descriptor
+        self.room_descriptor = self._units.writer
+        """Ready to write when there is room for units."""
+        self.wakeup = Pipe()
+        """A byte for each time that the parent is to look. It is open as long as any thread may write."""
+        self.descriptors = self._units.reader, self._answers.writer, self._file.descriptor, self.wakeup.writer
         """Those that a worker needs."""
 
     def send(self, units: Iterable[tuple[int, int, Unit]]) -> bool:

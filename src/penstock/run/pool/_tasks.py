@@ -7,17 +7,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, final
 
+from penstock import native
 from penstock.lower._program import Unit, UnitResult
 from penstock.memory._budget import granted
 from penstock.memory._ring import Ring
 from penstock.memory._shared import Place, SharedFile
-from penstock.memory._slot import own_header
+from penstock.memory._slot import count_place, counts, own_header
 from penstock.run.pool._payload import PlanPayload
 from penstock.run.pool._remote_error import load_error
 from penstock.run.pool._worker import Opening, current_directory
 
 _log = logging.getLogger("penstock")
 _numbers: Final = itertools.count(1)
+_MANY: Final = 1 << 32
 
 
 class Receiver(Protocol):
@@ -62,6 +64,7 @@ class PoolTask:
         spans: Where units read, in a plan over a stream.
         shared: The pool's file, which gets the plan and its arrays.
         notes: Those of the loader.
+        wakes_each: Whether the receiver wants each unit when it is done, and not only the last one of a slot.
     """
 
     def __init__(
@@ -73,6 +76,8 @@ class PoolTask:
         spans: Ring | None,
         shared: SharedFile,
         notes: Notes,
+        *,
+        wakes_each: bool,
     ) -> None:
         self.number = next(_numbers)
         self.timeout_s = timeout_s
@@ -86,6 +91,9 @@ class PoolTask:
         self.header = own_header() if ring is None else ring.header
         self.files = tuple(each.file for each in (ring, spans) if each is not None and each.file is not None)
         """Memory that workers map: of the ring, then of the spans."""
+        self._wakes_each = wakes_each
+        self._generations: dict[int, int] = {}
+        """Of the units that were counted last, by slot."""
         self._shared = shared
         self._places: list[Place] = []
         nbytes = len(payload.data) + payload.shared_nbytes
@@ -108,9 +116,39 @@ class PoolTask:
             path=tuple(path for path in sys.path if type(path) is str),
         )
 
+    # Wake-ups; see `_task_queue.py`.
+
+    def count(self, units: Sequence[Unit]) -> None:
+        """Notes how many units of a slot workers are about to get, before they get them.
+
+        Only if all units of a slot come at once, for the first time. Units that run again wake each.
+        """
+        found: dict[tuple[int, int], int] = {}
+        for unit in units:
+            use = unit.slot, unit.generation
+            found[use] = found.get(use, 0) + 1
+        for (slot, generation), count in found.items():
+            is_whole = self._generations.get(slot) != generation and not self._wakes_each and not self.closed_at
+            self._generations[slot] = generation
+            self.header[count_place(slot)] = count if is_whole else 0
+
+    def wake_each(self) -> None:
+        """Makes each answer wake the pool, for the slots that are being filled."""
+        for slot in self._generations:
+            native.count_down(self.header, count_place(slot), _MANY)
+
+    @property
+    def spare_count(self) -> int:
+        """Returns how many units workers have, at least, when the pool is woken next. Takes no lock."""
+        if self._wakes_each:
+            return self.unfinished_count - 1
+        left = [max(0, count) for count in counts(self.header)]
+        return sum(left) - max(left)
+
     def close(self) -> None:
         """Lets go of what workers shared."""
         self._release()
+        self._generations.clear()
         self.header, self.files = own_header(), ()
 
     def _release(self) -> None:

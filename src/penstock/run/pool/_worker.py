@@ -29,6 +29,7 @@ from typing import Any, Final, NamedTuple, final
 
 import cloudpickle
 
+from penstock import native
 from penstock.base._errors import PenstockError, TravelError, words_of
 from penstock.base._random import owned_globals
 from penstock.base._retries import RetryBudget, UnwantedError, reading_with
@@ -39,7 +40,7 @@ from penstock.memory._mapping import MemoryFile, map_shared
 from penstock.memory._pickles import dumps
 from penstock.memory._ring import RingView
 from penstock.memory._shared import Place, map_private, read_bytes
-from penstock.memory._slot import RingLayout, own_header, ring_header
+from penstock.memory._slot import RingLayout, count_place, own_header, ring_header
 from penstock.plan._map import learn
 from penstock.plan._node import Node
 from penstock.plan._reader import WorkerStatus
@@ -96,7 +97,9 @@ class Message(NamedTuple):
     payload: Any
 
 
-def main(number: int, parent: int, control: int, units: int, answers: int, words: int, shared: int) -> None:
+def main(
+    number: int, parent: int, control: int, units: int, answers: int, words: int, wakeup: int, shared: int
+) -> None:
     """Runs a worker until its parent dismisses it.
 
     Args:
@@ -106,6 +109,7 @@ def main(number: int, parent: int, control: int, units: int, answers: int, words
         units: The pipe of units, read without waiting.
         answers: The pipe of answers.
         words: The memory file of claims and statuses; see `_task_queue.py`.
+        wakeup: The pipe that wakes the parent, written without waiting.
         shared: The memory file of plans and shared arrays.
     """
     if sys.platform == "linux":
@@ -113,14 +117,14 @@ def main(number: int, parent: int, control: int, units: int, answers: int, words
     if os.getppid() != parent:
         os._exit(0)  # it died before that
     os.environ.pop(WORKER_OF, None)
-    for descriptor in (control, units, answers, words, shared):
+    for descriptor in (control, units, answers, words, wakeup, shared):
         os.set_inheritable(descriptor, False)  # or processes that a function starts would keep them open
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(ignored, lambda *_: None)  # a handler: SIG_IGN would be inherited by what a function starts
     faulthandler.register(STACK_SIGNAL, file=control, all_threads=True)
     if sys.stdout is not None and hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)  # what a function prints is not lost if it is killed
-    worker = _Worker(number, socket.socket(fileno=control), units, answers, worker_words(words), shared)
+    worker = _Worker(number, socket.socket(fileno=control), units, answers, worker_words(words), wakeup, shared)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         worker.serve()
 
@@ -128,12 +132,20 @@ def main(number: int, parent: int, control: int, units: int, answers: int, words
 @final
 class _Worker:
     def __init__(
-        self, number: int, control: socket.socket, units: int, answers: int, words: "memoryview[int]", shared: int
+        self,
+        number: int,
+        control: socket.socket,
+        units: int,
+        answers: int,
+        words: "memoryview[int]",
+        wakeup: int,
+        shared: int,
     ) -> None:
         self._number = number
         self._control = control
         self._units = units
         self._answers = answers
+        self._wakeup = wakeup
         self._shared = shared
         self._pid = os.getpid()
         self._claim, status = own_words(words, number)
@@ -147,7 +159,7 @@ class _Worker:
 
     def serve(self) -> None:
         self._send("ready", os.getpid(), None)
-        units, answers, claim, where = self._units, self._answers, self._claim, self._status.words
+        units, claim, where = self._units, self._claim, self._status.words
         while True:
             where[0] = 0
             claim[0] = TAKING
@@ -163,8 +175,14 @@ class _Worker:
             number, task_number, unit = unpacked(data)
             claim[0] = number
             task = self._tasks.get(task_number) or self._task(task_number)
-            has_message = self._run(number, task, unit)
-            os.write(answers, ANSWER.pack(number, self._number, has_message))
+            self._answer(number, task, unit.slot, has_message=self._run(number, task, unit))
+
+    def _answer(self, number: int, task: "_Task", slot: int, *, has_message: bool) -> None:
+        """Answers a unit, and wakes the parent if it was the last one of its slot. In this order: see `_task_queue`."""
+        os.write(self._answers, ANSWER.pack(number, self._number, has_message))
+        if native.count_down(task.header, count_place(slot), 1) <= 0:
+            with contextlib.suppress(BlockingIOError):  # a full pipe wakes as well
+                os.write(self._wakeup, b"\0")
 
     def _wait(self) -> bool:
         """Waits for a unit or a message; returns whether the parent wants this worker to go on."""
