@@ -25,7 +25,7 @@ from penstock.testing.strategies import (
     Plan,
     Verb,
     _as_leaves,
-    _cuts,
+    _cuts_of,
     _filter,
     _grown,
     _own,
@@ -176,7 +176,7 @@ def _padded_batch(draw: st.DrawFn, p: Plan) -> Plan | None:
     most = 1 if any(leaf.dtype.kind == "b" for leaf in p.specs) else 2  # a bool cannot hold a 2
     size, drop, fill = draw(st.integers(1, 4)), draw(st.booleans()), draw(st.integers(0, most))
     dataset = p.dataset.padded_batch(size, padding_values=fill, drop_remainder=drop)
-    return p.then(dataset, lambda epoch: [_padded(cut, fill) for cut in _cuts(p.elements(epoch), size, drop)])
+    return p.then(dataset, lambda epoch: [_padded(cut, fill) for cut in _cuts_of(dataset, p.elements(epoch), size)])
 
 
 def _bucket_by_length(draw: st.DrawFn, p: Plan) -> Plan | None:

@@ -19,9 +19,9 @@ import penstock as ps
 from penstock.base import _tree
 from penstock.base._tree import Tree
 from penstock.testing import assert_fits, assert_same
-from penstock.testing.strategies import MOVES, Plan, plans
+from penstock.testing.strategies import INT64, MOVES, Plan, _batches, plans
 from tests.properties.conftest import POISON
-from tests.properties.streams import uneven_streams
+from tests.properties.streams import dealt, uneven_streams
 
 PLANS = int(os.environ.get("PENSTOCK_PLANS", "12"))
 MOST = 40
@@ -116,6 +116,16 @@ def test_the_copy_engine_gives_the_written_rows(plan: Plan, prefetch: int) -> No
     with loader_of(plan, ("threads", 2), prefetch) as loader:
         for epoch in EPOCHS:
             assert_written(plan, epoch, read(loader))
+
+
+@pytest.mark.parametrize("count", [7, 10, 12])
+def test_the_model_has_no_short_batch_where_the_length_says_that_none_is(count: int) -> None:
+    numbers = ps.from_generator(dealt, 0, 1, count, element_spec=INT64, length=12)
+    plan = _batches(2, _batches(3, Plan(numbers, lambda epoch: [np.int64(i) for i in range(count)])))
+    assert len(plan.elements(0)) == count // 6
+    given, error = read(plan.dataset)
+    assert_written(plan, 0, (given, error))
+    assert (PROMISE in error) == (count < 12)
 
 
 def test_a_row_that_nobody_wrote_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

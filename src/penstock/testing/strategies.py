@@ -28,6 +28,7 @@ from penstock.base import _tree
 from penstock.base._random import ElementRng, local_permute, permute
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
+from penstock.plan._batch import Batching
 from penstock.plan._index import repeats
 from penstock.plan._sample import Weights
 
@@ -283,7 +284,14 @@ def _batch(draw: st.DrawFn, p: Plan) -> Plan | None:
 
 def _batches(size: int, p: Plan, drop_remainder: bool = False) -> Plan:
     dataset = p.dataset.batch(size, drop_remainder=drop_remainder)
-    return p.then(dataset, lambda epoch: [_stacked(cut) for cut in _cuts(p.elements(epoch), size, drop_remainder)])
+    return p.then(dataset, lambda epoch: [_stacked(cut) for cut in _cuts_of(dataset, p.elements(epoch), size)])
+
+
+def _cuts_of(dataset: Dataset, values: list[Tree], size: int) -> list[list[Tree]]:
+    """Returns the members of each batch. Where the length says that none is short, a short one is an error instead."""
+    node = dataset._node
+    assert isinstance(node, Batching)
+    return _cuts(values, size, node.is_exact)
 
 
 def _cuts(values: list[Tree], size: int, drop_remainder: bool) -> list[list[Tree]]:
