@@ -162,8 +162,9 @@ def from_parquet(
         paths: A path, a pattern (`"train-*.parquet"`), a URL (`s3://`, `gs://`, `https://`), or a list of these.
         columns: The columns to read, in this order; None for all.
         dtypes: Dtypes of columns, such as `{"price": "float64", "address.zip": "U"}`; of a list, that of its values.
-            They are needed for decimals (as floats, integers or `"U"`, text) and for times of a day (as integers,
-            durations or text), which NumPy has no dtype for.
+            They are needed for decimals (as floats, integers or `"U"`, text) and for times of a day (as numbers,
+            durations or text), which NumPy has no dtype for. Numbers of times and durations count the finest unit of
+            all files, such as microseconds since 1970.
         fill_null: What stands in for nulls: a value for all columns that can hold it, or a dict of one for each
             column, such as `{"age": -1, "address.city": ""}`. In lists it stands in for their values, and a list that
             is null becomes an empty one. None makes a null an error.

@@ -462,6 +462,79 @@ def test_files_without_a_common_type_are_refused_with_the_argument(tmp_path):
         ps.from_parquet(f"{tmp_path}/*")
 
 
+UNITS = {
+    "times": (pa.array([1], pa.timestamp("ms")), pa.array([1], pa.timestamp("us")), [1000, 1]),
+    "zoned times": (
+        pa.array([1], pa.timestamp("s", "UTC")),
+        pa.array([1], pa.timestamp("ms", "Asia/Tokyo")),
+        [1000, 1],
+    ),
+    "durations": (pa.array([1], pa.duration("s")), pa.array([1], pa.duration("ms")), [1000, 1]),
+    "times of a day": (pa.array([1], pa.time32("s")), pa.array([1], pa.time64("us")), [1_000_000, 1]),
+    "days": (pa.array([1], pa.date32()), pa.array([1], pa.timestamp("ms")), [86_400_000, 1]),
+    "lists": (
+        pa.array([[1]], pa.list_(pa.time32("ms"))),
+        pa.array([[1]], pa.list_(pa.time64("ns"))),
+        [[1_000_000], [1]],
+    ),
+    "structs in lists": (
+        pa.array([[{"n": 1}]], pa.list_(pa.struct([("n", pa.timestamp("ms"))]))),
+        pa.array([[{"n": 1}]], pa.list_(pa.struct([("n", pa.timestamp("us"))]))),
+        [[1000], [1]],
+    ),
+    "kinds": (
+        pa.array([1], pa.timestamp("ms")).dictionary_encode(),
+        pa.array([1], pa.timestamp("us")).dictionary_encode(),
+        [1000, 1],
+    ),
+    "a file without values": (pa.nulls(1), pa.array([7], pa.timestamp("us")), [0, 7]),
+}
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+@pytest.mark.parametrize("dtype", ["int64", "float64"])
+@pytest.mark.parametrize("name", UNITS)
+def test_numbers_of_times_have_the_finest_unit_of_all_files(tmp_path, kind, dtype, name):
+    first, second, want = UNITS[name]
+    for number, column in enumerate((first, second)):
+        saved(tmp_path / f"{number}.{kind}", pa.table({"x": column}))
+    leaf = "x.n" if name == "structs in lists" else "x"
+    ds = dataset(f"{tmp_path}/*.{kind}", dtypes={leaf: dtype}, fill_null={leaf: 0})
+    found = [element["x"]["n"] if "." in leaf else element["x"] for element in ds]
+    assert [each.dtype for each in found] == [np.dtype(dtype)] * 2
+    assert [each.tolist() for each in found] == want
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float32", "M8[us]"])
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        (
+            pa.array([1], pa.timestamp("us", "UTC")),
+            r"timestamp\[us\] there, and timestamp\[us, tz=UTC\] in .*1\.parquet",
+        ),
+        (pa.array([1], pa.duration("us")), r"timestamp\[us\] there, and duration\[us\] in .*1\.parquet"),
+    ],
+)
+def test_times_of_two_kinds_make_no_numbers_together(tmp_path, dtype, column, text):
+    saved(tmp_path / "0.parquet", pa.table({"x": pa.array([1], pa.timestamp("us"))}))
+    saved(tmp_path / "1.parquet", pa.table({"x": column}))
+    with pytest.raises(
+        ps.SpecError, match=rf"no type holds column 'x' of all files: .*{text}\. Say .*\"U\"\}} for text"
+    ):
+        ps.from_parquet(f"{tmp_path}/*", dtypes={"x": dtype})
+    assert ps.from_parquet(f"{tmp_path}/*", dtypes={"x": "U"})[0] == {"x": "1970-01-01 00:00:00.000001"}
+
+
+def test_numbers_and_times_make_no_numbers_together(tmp_path):
+    saved(tmp_path / "0.parquet", pa.table({"x": [1]}))
+    saved(tmp_path / "1.parquet", pa.table({"x": pa.array([1], pa.timestamp("us"))}))
+    with pytest.raises(
+        ps.SpecError, match=r"no type holds column 'x' of all files: .*int64 there, and timestamp\[us\]"
+    ):
+        ps.from_parquet(f"{tmp_path}/*", dtypes={"x": "int64"})
+
+
 VALUES = {
     "decimal as float": (pa.array([Decimal("1.50"), None]), "float64", np.float64(1.5)),
     "decimal as text": (pa.array([Decimal("1.50"), None]), "U", "1.50"),

@@ -94,17 +94,17 @@ def spec_of(name: str, kind: Any) -> ArraySpec:
     if is_binary(kind):
         return ArraySpec((None,), np.dtype(np.uint8))
     if is_list(kind):
-        if not is_binary(_inmost(kind)):
+        if not is_binary(inmost(kind)):
             inner = spec_of(name, kind.value_type)
             first = kind.list_size if kinds.is_fixed_size_list(kind) else None
             if inner.dtype.itemsize or first is None:
                 return ArraySpec((first, *inner.shape), inner.dtype)
     elif (dtype := dtype_of(kind)) is not None:
         return ArraySpec((), dtype)
-    inmost = _inmost(kind)
-    if kinds.is_decimal(inmost) or kinds.is_time(inmost):
-        dtypes = "an integer, or" if kinds.is_time(inmost) else "a float, or"
-        example = "int64" if kinds.is_time(inmost) else "float64"
+    value = inmost(kind)
+    if kinds.is_decimal(value) or kinds.is_time(value):
+        dtypes = "an integer, or" if kinds.is_time(value) else "a float, or"
+        example = "int64" if kinds.is_time(value) else "float64"
         raise SpecError(
             f"column {name!r} is {kind}, for which NumPy has no dtype. Read it as {dtypes} as text ('U'): "
             f"dtypes={{{name!r}: {example!r}}}. Or leave it out with columns=[...]."
@@ -115,9 +115,9 @@ def spec_of(name: str, kind: Any) -> ArraySpec:
     )
 
 
-def _inmost(kind: Any) -> Any:
+def inmost(kind: Any) -> Any:
     """The type of the values in lists."""
-    return _inmost(kind.value_type) if is_list(kind) else kind
+    return inmost(kind.value_type) if is_list(kind) else kind
 
 
 def is_text(kind: Any) -> bool:
@@ -469,13 +469,21 @@ def require_valid(values: Any) -> None:
         values.validate(full=True)
 
 
-def conformed(values: Any, spec: ArraySpec, *, may_round: bool = False) -> Any:
+def with_values(kind: Any, value: Any) -> Any:
+    """A type with another one in place of the values, those of lists."""
+    if not is_list(kind):
+        return value
+    return pa.list_(with_values(kind.value_type, value), kind.list_size if kinds.is_fixed_size_list(kind) else -1)
+
+
+def conformed(values: Any, spec: ArraySpec, *, may_round: bool = False, unit: Any = None) -> Any:
     """Returns values in a type that has this spec: other files, or `dtypes=`, may say that it is another than theirs.
 
     Args:
         values: An array.
         spec: The spec of a value.
         may_round: Whether numbers may lose digits as floats.
+        unit: For numbers of times or durations the type that says their unit; None for other values.
 
     Raises:
         RowError: A value does not fit.
@@ -483,29 +491,39 @@ def conformed(values: Any, spec: ArraySpec, *, may_round: bool = False) -> Any:
     target = _type_for(values.type, spec)
     if target == values.type:
         return values
-    if kinds.is_time(values.type) and not kinds.is_large_string(target):
-        unit = values.type.unit
+    if kinds.is_time(values.type) and kinds.is_duration(target):
+        of_day = values.type.unit
         values = values.view(pa.int32() if kinds.is_time32(values.type) else pa.int64()).cast(pa.int64())
-        if kinds.is_duration(target):
-            values = values.view(pa.duration(unit))
+        values = values.view(pa.duration(of_day))
     if kinds.is_dictionary(values.type):
         values = values.dictionary_decode()
+    ways = [target]
+    if unit is not None:  # Arrow makes no floats of times, and no integers of 32 bits
+        whole = pa.int32() if unit.bit_width == 32 else pa.int64()
+        ways = [with_values(values.type, unit), with_values(values.type, whole), target]
     is_safe = not (may_round and spec.dtype.kind == "f")
     try:
-        return values.cast(target, safe=is_safe)
+        return _cast(values, ways, is_safe)
     except pa.ArrowException as error:
-        row = _first_unfit(values, target, is_safe)
+        row = _first_unfit(values, ways, is_safe)
         words = str(error).strip().partition("\n")[0].rstrip(".")
         raise RowError(row, f"is {values.type} there, and does not fit {spec}: {words}.") from error
 
 
-def _first_unfit(values: Any, target: Any, is_safe: bool) -> int:
+def _cast(values: Any, ways: list[Any], is_safe: bool) -> Any:
+    """Casts to one type after the other."""
+    for kind in ways:
+        values = values.cast(kind, safe=is_safe or kind is not ways[-1])
+    return values
+
+
+def _first_unfit(values: Any, ways: list[Any], is_safe: bool) -> int:
     """The first value that cannot be cast, of which there is one."""
     first, count = 0, len(values)
     while count > 1:
         half = count // 2
         try:
-            values.slice(first, half).cast(target, safe=is_safe)
+            _cast(values.slice(first, half), ways, is_safe)
             first, count = first + half, count - half
         except pa.ArrowException:
             count = half

@@ -31,6 +31,7 @@ _MOST_OPEN: Final = 2000
 _MOST_DEEP: Final = 100
 _EXACT: Final = float(1 << 53)
 """Integers up to here are floats without a loss."""
+_UNITS: Final = ("s", "ms", "us", "ns")
 _UNSIGNED, _SIGNED, _LARGE, _HUGE = pa.uint32(), pa.int64(), pa.uint64(), pa.decimal128(38, 0)
 
 
@@ -63,6 +64,9 @@ def least(first: Any, other: Any, otherwise: Callable[[Any, Any], Any]) -> Any:
     numbers = [kind for kind in (first, other) if kinds.is_integer(kind) or kinds.is_floating(kind)]
     if _HUGE in (first, other) and numbers:
         return pa.float64() if kinds.is_floating(numbers[0]) else _HUGE
+    if kinds.is_time(first) and kinds.is_time(other):
+        finer = max(first.unit, other.unit, key=_UNITS.index)
+        return pa.time64(finer) if finer in ("us", "ns") else pa.time32(finer)
     held, others = dtype_of(first), dtype_of(other)
     if held is not None and others is not None:
         wider = _wider(held, others)

@@ -27,12 +27,15 @@ from penstock.sources._columns import (
     column_of,
     conformed,
     dtype_of,
+    inmost,
     is_binary,
     is_list,
     is_text,
     numbers,
     spec_of,
+    with_values,
 )
+from penstock.sources._leasttypes import plain
 from penstock.sources._openfile import File, bounds_of
 
 _log = logging.getLogger("penstock")
@@ -54,6 +57,8 @@ class Leaf:
     """What stands in for a null; None if a null is an error."""
     may_round: bool = False
     """Whether the user named the dtype."""
+    unit: Any = field(default=None, compare=False)  # it follows from the files and the dtype
+    """For numbers of times or durations the least type of those in the files, which says their unit; else None."""
     masks: str = ""
     """The last name of the leaf of which this one says where it is null; empty if it is no mask."""
 
@@ -231,24 +236,32 @@ class Dtypes:
         columns = [name if name in there else name.partition(".")[0] for name, _ in self.named]
         chosen(verb, "dtypes", tuple(dict.fromkeys(columns)), url, there)
 
-    def applied(self, name: str, kind: Any) -> Any:
-        """The type of a column, or of a field, with the dtypes that are named."""
+    def applied(self, name: str, kind: Any, *, has_more: bool = False) -> Any:
+        """The type of a column, or of a field, with the dtypes that are named.
+
+        Times and durations stay what they are, unless they are read as text. Their numbers depend on the unit, so
+        `leaves_of` takes these when the least type of all files is known.
+
+        Args:
+            name: The name of the column or of the field.
+            kind: Its type.
+            has_more: Whether other files may say what a column without a value is.
+        """
         for each, dtype in self.named:
             if each == name:
-                return with_values(kind, arrow_of(np.dtype(dtype)))
+                value = plain(inmost(kind))
+                is_kept = np.dtype(dtype).kind != "U" and (
+                    kinds.is_temporal(value) or (has_more and kinds.is_null(value))
+                )
+                return with_values(kind, value if is_kept else arrow_of(np.dtype(dtype)))
         if kinds.is_struct(kind):
-            return pa.struct([(part.name, self.applied(f"{name}.{part.name}", part.type)) for part in kind])
+            return pa.struct(
+                [(part.name, self.applied(f"{name}.{part.name}", part.type, has_more=has_more)) for part in kind]
+            )
         if is_list(kind) and kinds.is_struct(kind.value_type):
-            inner = self.applied(name, kind.value_type)
+            inner = self.applied(name, kind.value_type, has_more=has_more)
             return pa.list_(inner, kind.list_size if kinds.is_fixed_size_list(kind) else -1)
         return kind
-
-
-def with_values(kind: Any, value: Any) -> Any:
-    """A type with another one in place of the values, those of lists."""
-    if not is_list(kind):
-        return value
-    return pa.list_(with_values(kind.value_type, value), kind.list_size if kinds.is_fixed_size_list(kind) else -1)
 
 
 def leaves_of(verb: str, where: str, types: Mapping[str, Any], nulls: Nulls, dtypes: Dtypes) -> tuple[Leaf, ...]:
@@ -257,26 +270,21 @@ def leaves_of(verb: str, where: str, types: Mapping[str, Any], nulls: Nulls, dty
     Args:
         verb: The user's function, for messages.
         where: The files, for messages.
-        types: The columns and their types.
+        types: The columns and their types, to which `dtypes` are applied.
         nulls: What stands in for nulls.
         dtypes: The dtypes that the user named.
 
     Raises:
         SpecError: No array holds the values of one, or all of them are null. The message has the files.
     """
-    named = {name for name, _ in dtypes.named}
     try:
-        leaves = [
-            replace(leaf, may_round=leaf.name in named)
-            for name, kind in types.items()
-            for leaf in _leaves((name,), kind, nulls)
-        ]
+        leaves = [leaf for name, kind in types.items() for leaf in _leaves((name,), kind, nulls, dtypes)]
     except SpecError as error:
         raise SpecError(f"{verb}(): {where}: {error}") from error
     return nulls.applied(verb, leaves)
 
 
-def _leaves(path: tuple[str, ...], kind: Any, nulls: Nulls) -> Iterator[Leaf]:
+def _leaves(path: tuple[str, ...], kind: Any, nulls: Nulls, dtypes: Dtypes) -> Iterator[Leaf]:
     parts = kind.value_type if is_list(kind) else kind
     names = [part.name for part in parts] if kinds.is_struct(parts) else []
     if twice := [name for name in names if names.count(name) > 1]:
@@ -286,14 +294,19 @@ def _leaves(path: tuple[str, ...], kind: Any, nulls: Nulls) -> Iterator[Leaf]:
         )
     if kinds.is_struct(kind):
         for part in kind:
-            yield from _leaves((*path, part.name), part.type, nulls)
+            yield from _leaves((*path, part.name), part.type, nulls, dtypes)
     elif is_list(kind) and kinds.is_struct(kind.value_type):
         size = kind.list_size if kinds.is_fixed_size_list(kind) else -1
         for part in kind.value_type:
-            yield from _leaves((*path, part.name), pa.list_(part.type, size), nulls)
+            yield from _leaves((*path, part.name), pa.list_(part.type, size), nulls, dtypes)
     else:
-        name = ".".join(path)
-        yield Leaf(path, spec_of(name, _known(name, kind, nulls)))
+        name, unit = ".".join(path), None
+        dtype = dict(dtypes.named).get(name)
+        value = inmost(kind)
+        if dtype is not None and (kinds.is_temporal(value) or kinds.is_null(value)):
+            kind = with_values(kind, arrow_of(np.dtype(dtype)))
+            unit = value if kinds.is_temporal(value) and np.dtype(dtype).kind in "iuf" else None
+        yield Leaf(path, spec_of(name, _known(name, kind, nulls)), may_round=dtype is not None, unit=unit)
 
 
 def _known(name: str, kind: Any, nulls: Nulls) -> Any:
@@ -302,9 +315,7 @@ def _known(name: str, kind: Any, nulls: Nulls) -> Any:
     Raises:
         SpecError: All values are null, and nothing stands in for them.
     """
-    inner = kind
-    while is_list(inner):
-        inner = inner.value_type
+    inner = inmost(kind)
     if not kinds.is_null(inner):
         return kind
     fill = dict(nulls.named).get(name, nulls.every)
@@ -404,7 +415,7 @@ def decoded(batch: Any, leaf: Leaf, first: int = 0) -> Column | Ragged:
         if leaf.masks:
             values = values.is_null()
         else:
-            values = conformed(values, leaf.spec, may_round=leaf.may_round)
+            values = conformed(values, leaf.spec, may_round=leaf.may_round, unit=leaf.unit)
             if leaf.fill is not None:
                 values = _filled(values, leaf.fill)
     except RowError as error:

@@ -158,7 +158,9 @@ class TableSource(Tabular, FilesSource):
 
             for name, kind in facts.types.items():
                 try:
-                    every[name] = least(every.get(name, pa.null()), self.dtypes.applied(name, kind), refuse)
+                    every[name] = least(
+                        every.get(name, pa.null()), self.dtypes.applied(name, kind, has_more=True), refuse
+                    )
                 except SpecError as error:
                     raise SpecError(
                         f"{verb}(): no type holds column {name!r} of all files: {first.url} and files after it have "
