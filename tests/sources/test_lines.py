@@ -269,6 +269,16 @@ def test_types_are_those_of_the_rows_or_as_said(tmp_path):
     }
 
 
+def test_times_in_csv_are_numbers_or_refused_as_the_user_says(tmp_path):
+    path = written(tmp_path / "a.csv", "t,d", "1970-01-01 00:00:01,1970-01-03")
+    for dtype in ("int64", "int32", "float64"):
+        assert ps.from_csv(path, dtypes={"t": dtype, "d": dtype})[0] == {"t": 1, "d": 2}
+    with pytest.raises(
+        ps.SpecError, match=r"from_csv\(dtypes=\): column 't' of .*a\.csv is timestamp\[s\], of which no"
+    ):
+        ps.from_csv(path, dtypes={"t": "bool"})
+
+
 def test_wrong_arguments_are_refused(tmp_path):
     path = written(tmp_path / "a.csv", "x,y", "1,2")
     with pytest.raises(

@@ -563,6 +563,76 @@ def test_columns_without_a_dtype_are_read_as_the_user_says(tmp_path, name, kind)
     np.testing.assert_array_equal(found, want)
 
 
+COLUMNS = {
+    "integers": pa.array([5]),
+    "floats": pa.array([5.0]),
+    "truth": pa.array([True]),
+    "text": pa.array(["5"]),
+    "views": pa.array(["5"], pa.string_view()),
+    "bytes": pa.array([b"5"]),
+    "bytes of one size": pa.array([b"5"], pa.binary(1)),
+    "decimals": pa.array([Decimal(5)]),
+    "times": pa.array([5], pa.timestamp("us")),
+    "zoned times": pa.array([5], pa.timestamp("us", "UTC")),
+    "days": pa.array([5], pa.date32()),
+    "times of a day": pa.array([5], pa.time32("ms")),
+    "durations": pa.array([5], pa.duration("ns")),
+    "kinds": pa.array([5], pa.timestamp("us")).dictionary_encode(),
+    "lists": pa.array([[5]], pa.list_(pa.timestamp("us"))),
+    "lists of times of a day": pa.array([[5]], pa.list_(pa.time64("us"))),
+    "structs": pa.array([{"a": 5}]),
+    "tensors": tensors(np.ones((1, 2, 2), "f4")),
+}
+DTYPES = ["int64", "int32", "uint8", "float64", "float32", "float16", "bool", "M8[us]", "M8[D]", "m8[us]", "U"]
+
+
+@pytest.mark.parametrize("kind", ["a.arrow", "a.parquet"])
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_dtype_is_refused_at_once_or_can_be_read(tmp_path, name, kind):
+    path, done = saved(tmp_path / kind, pa.table({"x": COLUMNS[name]})), set()
+    for dtype in DTYPES:
+        words = ""
+        try:
+            found = np.asarray(dataset(path, dtypes={"x": dtype})[0]["x"])
+        except (ps.SpecError, ps.SourceError) as error:
+            words = f"{type(error).__name__}: {error}"
+        if words:
+            assert re.match(
+                r"SpecError: .*column 'x' .*is .*(no value can be read as|is no array of)|"
+                r"SourceError: .* row 0 cannot be read: .*(Failed to parse|would lose data)",
+                words,
+            )
+            continue
+        assert found.dtype.kind == np.dtype(dtype).kind
+        if dtype[0] in "iuf":
+            assert found.ravel().tolist() in ([5], [1])
+        done.add(dtype)
+    if name in ("times", "zoned times", "days", "durations", "kinds", "lists", "lists of times of a day"):
+        assert done >= {"int64", "int32", "uint8", "float64", "float32", "float16", "U"}
+
+
+def test_a_dtype_is_refused_for_the_file_whose_values_cannot_be_read_so(tmp_path):
+    saved(tmp_path / "0.parquet", pa.table({"x": [1]}))
+    saved(tmp_path / "1.parquet", pa.table({"x": [True]}))
+    text = r"\(dtypes=\): column 'x' of .*1\.parquet is bool, of which no value can be read as datetime64\[us\]"
+    with pytest.raises(ps.SpecError, match=text):
+        ps.from_parquet(f"{tmp_path}/*", dtypes={"x": "M8[us]"})
+
+
+def test_a_number_of_a_time_that_does_not_fit_is_named_with_its_row(tmp_path):
+    times = pa.array([5, 2**40, 5], pa.timestamp("us"))
+    for path in (
+        saved(tmp_path / "a.parquet", pa.table({"x": times})),
+        saved(tmp_path / "a.arrow", pa.table({"x": times})),
+    ):
+        ds = dataset(path, dtypes={"x": "int32"})
+        with pytest.raises(
+            ps.SourceError, match=r"row 1 cannot be read: its column 'x' is timestamp\[us\] there, and does"
+        ):
+            list(ds)
+    assert dataset(path, dtypes={"x": "float32"})[1]["x"] == np.float32(2**40)
+
+
 def test_a_value_that_does_not_fit_its_dtype_is_named(tmp_path):
     path = saved(tmp_path / "a.parquet", pa.table({"v": [Decimal("1.00"), Decimal("1.50"), Decimal("2.00")]}))
     with pytest.raises(ps.SourceError, match=r"a\.parquet row group 0 row 1 cannot be read: its column 'v' is decimal"):

@@ -497,10 +497,7 @@ def conformed(values: Any, spec: ArraySpec, *, may_round: bool = False, unit: An
         values = values.view(pa.duration(of_day))
     if kinds.is_dictionary(values.type):
         values = values.dictionary_decode()
-    ways = [target]
-    if unit is not None:  # Arrow makes no floats of times, and no integers of 32 bits
-        whole = pa.int32() if unit.bit_width == 32 else pa.int64()
-        ways = [with_values(values.type, unit), with_values(values.type, whole), target]
+    ways = _ways(values.type, target, unit)
     is_safe = not (may_round and spec.dtype.kind == "f")
     try:
         return _cast(values, ways, is_safe)
@@ -508,6 +505,31 @@ def conformed(values: Any, spec: ArraySpec, *, may_round: bool = False, unit: An
         row = _first_unfit(values, ways, is_safe)
         words = str(error).strip().partition("\n")[0].rstrip(".")
         raise RowError(row, f"is {values.type} there, and does not fit {spec}: {words}.") from error
+
+
+def is_castable(kind: Any, spec: ArraySpec, unit: Any = None) -> bool:
+    """Whether some values of a type can be given by `conformed`, and have this spec then."""
+    target = _type_for(kind, spec)
+    try:
+        if spec_of("", target) != spec:
+            return False
+        value = inmost(kind)
+        while kinds.is_dictionary(value):
+            value = value.value_type
+        if kinds.is_time(value) and kinds.is_duration(inmost(target)):
+            return not is_list(kind)
+        _cast(pa.nulls(0, value), _ways(value, inmost(target), unit), is_safe=True)
+    except (SpecError, pa.ArrowException):
+        return False
+    return True
+
+
+def _ways(kind: Any, target: Any, unit: Any) -> list[Any]:
+    """The types that values of a type are cast to, one after the other."""
+    if unit is not None:  # Arrow makes no floats of times, and no integers of 32 bits
+        whole = pa.int32() if unit.bit_width == 32 else pa.int64()
+        return [with_values(kind, unit), with_values(kind, whole), target]
+    return [pa.large_string(), target] if kinds.is_string_view(kind) else [target]
 
 
 def _cast(values: Any, ways: list[Any], is_safe: bool) -> Any:

@@ -29,6 +29,7 @@ from penstock.sources._columns import (
     dtype_of,
     inmost,
     is_binary,
+    is_castable,
     is_list,
     is_text,
     numbers,
@@ -275,13 +276,39 @@ def leaves_of(verb: str, where: str, types: Mapping[str, Any], nulls: Nulls, dty
         dtypes: The dtypes that the user named.
 
     Raises:
-        SpecError: No array holds the values of one, or all of them are null. The message has the files.
+        SpecError: No array holds the values of one, or all of them are null; or none can be read as its dtype. The
+            message has the files.
     """
     try:
         leaves = [leaf for name, kind in types.items() for leaf in _leaves((name,), kind, nulls, dtypes)]
     except SpecError as error:
         raise SpecError(f"{verb}(): {where}: {error}") from error
+    require_casts(verb, where, types, leaves)
     return nulls.applied(verb, leaves)
+
+
+def require_casts(verb: str, url: str, types: Mapping[str, Any], leaves: Sequence[Leaf]) -> None:
+    """Refuses a dtype that no value of its column can be read as.
+
+    Args:
+        verb: The user's function, for messages.
+        url: The file, for messages.
+        types: The columns of the file and their types.
+        leaves: The leaves; only those with a dtype of the user's are looked at.
+
+    Raises:
+        SpecError: A column cannot be read as its dtype. The message has the file and the types.
+    """
+    for leaf in leaves:
+        if leaf.origin[0] in types and leaf.may_round and not leaf.masks:
+            values = pa.nulls(0, types[leaf.origin[0]])
+            for name in leaf.origin[1:]:
+                values = field_of(values, name)
+            if not is_castable(values.type, leaf.spec, leaf.unit):
+                raise SpecError(
+                    f"{verb}(dtypes=): column {leaf.name!r} of {url} is {values.type}, of which no value can be read "
+                    f"as {leaf.spec.dtype}. Name another dtype, or leave the column out with columns=[...]."
+                )
 
 
 def _leaves(path: tuple[str, ...], kind: Any, nulls: Nulls, dtypes: Dtypes) -> Iterator[Leaf]:

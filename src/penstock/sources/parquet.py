@@ -37,6 +37,7 @@ from penstock.sources._leaves import (
     leaves_of,
     log_differences,
     names_in,
+    require_casts,
     stored_numbers,
 )
 from penstock.sources._openfile import File, FilesSource, block_reader, bounds_of, for_each, placed, stamp
@@ -175,10 +176,18 @@ class TableSource(Tabular, FilesSource):
         types = {name: every[name] for name in names}
         if not self.is_part:
             applied = (
-                {n: plain(self.dtypes.applied(n, kind)) for n, kind in facts.types.items()} for facts in self.index
+                {n: plain(self.dtypes.applied(n, kind, has_more=True)) for n, kind in facts.types.items()}
+                for facts in self.index
             )
             log_differences(verb, self.files, list(applied), types)
-        return leaves_of(verb, self._where, types, self.nulls, self.dtypes)
+        leaves = leaves_of(verb, self._where, types, self.nulls, self.dtypes)
+        if self.dtypes.named:
+            known: list[dict[str, Any]] = []
+            for file, facts in zip(self.files, self.index, strict=True):
+                if facts.types not in known:
+                    known.append(facts.types)
+                    require_casts(verb, file.url, facts.types, leaves)
+        return leaves
 
     @property
     def _where(self) -> str:
