@@ -23,7 +23,7 @@ from penstock.base._errors import (
 )
 from penstock.base._tracebacks import shorten
 from penstock.base._tree import Tree
-from penstock.lower._analysis import analyse
+from penstock.lower._analysis import functions_of
 from penstock.lower._program import Position
 from penstock.lower._rewrite import batching_of, prune_cached, with_batches
 from penstock.lower._share import Share
@@ -452,7 +452,7 @@ class Loader(NoArray):
         if self._is_closed or self._options.executor != "auto" or old.top.busiest.reach == "thread":
             return
         plan = prune_cached(self._node)
-        if plan is self._node or analyse(plan).wants_processes:
+        if plan is self._node or not all(each.releases_gil for each in functions_of(plan)):
             return
         past = (
             "The cache has all that is asked for, so threads read it now; the numbers here are of the time since then."

@@ -11,7 +11,7 @@ from penstock._dataset import Dataset
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, StateError, type_of
 from penstock.base._files import open_file
 from penstock.base._tree import Tree
-from penstock.lower._analysis import analyse
+from penstock.lower._analysis import guards_of
 from penstock.lower._guards import with_guards
 from penstock.lower._rewrite import reader_of
 from penstock.plan._node import Node
@@ -108,7 +108,7 @@ def _run(records: list[dict[str, Any]], node: Node, path: str | os.PathLike[str]
 
 
 def _reader(node: Node, on_error: Any, number: int, path: str | os.PathLike[str]) -> Reader:
-    guards = {each.number: each for each in analyse(with_guards(node, on_error)).guards}
+    guards = {each.number: each for each in guards_of(with_guards(node, on_error))}
     if number not in guards:
         raise SourceError(f"{path} is damaged: the plan of this dataset has no place {number} where elements fail.")
     source = guards[number].source

@@ -11,7 +11,7 @@ import penstock as ps
 from penstock._loader import Loader, LoaderOptions
 from penstock.lower._analysis import Analysis, analyse, lower
 from penstock.lower._stages import divide
-from penstock.plan._node import Node
+from penstock.plan._node import Node, walk
 
 MOST_CHANGES = 19  # 4 of them to choose where functions run once, to run them, and to choose with what they told
 ROOT = os.path.dirname(ps.__file__)
@@ -111,7 +111,7 @@ def test_each_use_of_a_stream_has_its_own_readers():
 def test_a_stream_is_divided_where_elements_must_be_in_order():
     numbers = ps.range(100).map(add_one, element_spec=ps.ArraySpec((), "int64"))
     parts = divide(numbers.filter(lambda x: x > 3).map(add_one, element_spec=ps.ArraySpec((), "int64")).batch(8)._node)
-    assert [step.verb for step in parts.above.steps] == ["batch", "map", "filter"]
-    assert parts.below.plan.verb == "filter"
+    assert [step.verb for step in walk(parts.above)] == ["batch", "map", "filter"]
+    assert parts.below.verb == "filter"
     assert [stage.node.verb for stage in parts.stages] == ["filter"]
     assert (parts.gives_cursor, parts.is_serial) == (True, False)

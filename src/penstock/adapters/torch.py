@@ -36,10 +36,10 @@ from penstock.base._errors import (
 from penstock.base._foreign_words import OF_DATA_LOADER
 from penstock.base._spec import Spec
 from penstock.base._tree import Tree, flatten_like
-from penstock.lower._analysis import analyse
 from penstock.lower._rewrite import reader_of
 from penstock.memory._rows import Rows
 from penstock.memory._shared import Place, SharedFile, map_private
+from penstock.plan._cache import CacheStep
 from penstock.plan._node import Node, finite_length, walk
 from penstock.plan._reader import Reader
 from penstock.plan._text import length_text
@@ -185,7 +185,7 @@ class MapDataset(TorchDataset):
             )
         require_dtypes(node.spec, f"torch {torch.__version__}", _has_dtype)
         self._set_up(node, _shared_number(0))
-        if analyse(node).is_cached:
+        if any(isinstance(each, CacheStep) for each in walk(node)):
             # Opened before torch forks, or each worker makes a cache of its own.
             self._readers.append(self._take_reader())
 

@@ -54,11 +54,6 @@ class Analysis:
         return min([size, *(rows for rows in short if rows)])
 
     @property
-    def held(self) -> list[tuple[Node, Any]]:
-        """The objects of the user, with their steps; functions first."""
-        return sorted(((each, each.held) for each in self.user_steps), key=lambda pair: not pair[0].inputs)
-
-    @property
     def suits_one_thread(self) -> bool:
         """Whether several threads would take the GIL from each other, and fill batches no sooner than one."""
         return self.traits.suits_one_thread and not self.traits.is_cpu_bound and not self.traits.is_remote
@@ -134,19 +129,34 @@ class Analysis:
         )
 
 
+def functions_of(plan: Node) -> tuple[Map, ...]:
+    """The functions of a plan; see `Analysis`."""
+    return tuple(each for each in reversed(list(upwards(plan))) if isinstance(each, Map))
+
+
+def guards_of(plan: Node) -> tuple[FailureFilter, ...]:
+    """The steps where failed elements leave a plan."""
+    return tuple(each for each in walk(plan) if isinstance(each, FailureFilter))
+
+
+def held_in(plan: Node) -> list[tuple[Node, Any]]:
+    """The objects of the user, with the steps that hold them; functions first."""
+    steps = (each for each in walk(plan) if each.held is not None)
+    return sorted(((each, each.held) for each in steps), key=lambda pair: not pair[0].inputs)
+
+
 def analyse(plan: Node) -> Analysis:
-    """Walks a plan once."""
+    """Asks the steps of a plan for all facts at once, for `lower`, for parts of it, and for a program in a worker."""
     steps = tuple(walk(plan))
-    functions = tuple(each for each in reversed(list(upwards(plan))) if isinstance(each, Map))
     traits = [each.traits for each in steps]
     return Analysis(
         plan=plan,
         steps=steps,
         reader_counts=_reader_counts(plan),
-        functions=functions,
+        functions=functions_of(plan),
         user_steps=tuple(each for each in steps if each.held is not None),
         generators=tuple(each for each in steps if isinstance(each, Generate)),
-        guards=tuple(each for each in steps if isinstance(each, FailureFilter)),
+        guards=guards_of(plan),
         traits=Traits.any_of(traits),
         waits=any(each.is_remote and not each.reads_ahead for each in traits),
         reads_spans=any(isinstance(each, Inlet) for each in steps),

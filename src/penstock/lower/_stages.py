@@ -6,10 +6,10 @@ stage: workers make its elements ahead. So functions always run on all workers.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, final
 
-from penstock.lower._analysis import Analysis, analyse
+from penstock.lower._analysis import functions_of
 from penstock.lower._rewrite import cut, needed, uses
 from penstock.plan._batch import Batch, Bundle, is_object
 from penstock.plan._combine import Interleave
@@ -58,10 +58,11 @@ class Stage:
 class StreamParts:
     """The parts of a stream."""
 
-    above: Analysis
-    """The steps that workers run, over an `Inlet`. Its `functions` are those of the whole plan, which can read their
-    first element."""
-    below: Analysis
+    above: Node
+    """The steps that workers run, over an `Inlet`."""
+    functions: tuple[Map, ...]
+    """The functions of these steps, in the whole plan, where they can read their first element."""
+    below: Node
     """The steps that one worker runs."""
     stages: tuple[Stage, ...]
     is_serial: bool
@@ -76,13 +77,13 @@ class StreamParts:
     """Spans. Together they hold what two batches need, and two spans more."""
 
 
-def random_parts(plan: Node) -> Iterator[Analysis]:
+def random_parts(plan: Node) -> Iterator[Node]:
     """The parts of a stream that have random access, and functions."""
     for each in plan.inputs:
         if each.access == "stream":
             yield from random_parts(each)
-        elif (analysis := analyse(each)).functions:
-            yield analysis
+        elif functions_of(each):
+            yield each
 
 
 def divide(plan: Node) -> StreamParts:
@@ -93,8 +94,7 @@ def divide(plan: Node) -> StreamParts:
         if isinstance(node, Map):
             functions.append(node)
         (node,) = node.inputs
-    feed = analyse(below)
-    stages = tuple(_stages(feed))
+    stages = tuple(_stages(below))
     # Small spans cost time, because each is at least one unit, and large spans cost memory.
     first, stop = needed(above, 0)
     count = size = max(1, stop - first)
@@ -102,8 +102,9 @@ def divide(plan: Node) -> StreamParts:
         fitting = min(SPAN_COUNT, SPAN_NBYTES // max(1, below.spec.nbytes))
         size = fitting - fitting % count if count <= fitting else -(-count // 4)
     return StreamParts(
-        above=replace(analyse(above), functions=tuple(functions)),
-        below=feed,
+        above=above,
+        functions=tuple(functions),
+        below=below,
         stages=stages,
         is_serial=not stages
         and (isinstance(above, Inlet) or (isinstance(above, Batch) and isinstance(above.source, Inlet))),
@@ -114,18 +115,19 @@ def divide(plan: Node) -> StreamParts:
     )
 
 
-def _stages(feed: Analysis) -> Iterator[Stage]:
+def _stages(below: Node) -> Iterator[Stage]:
     """The parts of a feed that take time.
 
     Elements that are only read, with a guard, are such a part if the feed runs no other code of the user's: then they
     are read side by side, as without `on_error`. Otherwise they are read with the rest: a feed with stages cannot run
     in its own process, where a function may end the process.
     """
-    for place, node in _made_apart(feed.plan, reads_apart=not feed.traits.runs_code):
+    steps = list(walk(below))
+    for place, node in _made_apart(below, reads_apart=not any(each.traits.runs_code for each in steps)):
         leaves = node.spec.leaves
         has_objects = any(map(is_object, leaves))
         size = max(1, min(OBJECT_COUNT if has_objects else STAGE_COUNT, STAGE_NBYTES // max(1, node.spec.nbytes)))
-        number, is_generator = feed.steps.index(node), isinstance(node, Generate)
+        number, is_generator = steps.index(node), isinstance(node, Generate)
         if size > 1 and all(is_object(leaf) or None not in leaf.shape for leaf in leaves):
             # Where a stream breaks off, a batch is short, whatever length the stream has.
             exact = None if node.access == "random" else False

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import final
 
 from penstock.base._errors import DeadlineError, PenstockError, TravelError
-from penstock.lower._analysis import Analysis, analyse
+from penstock.lower._analysis import Analysis
 from penstock.lower._program import Unit, UnitResult
 from penstock.plan._cache import Cache
 from penstock.plan._map import adopt
@@ -55,7 +55,7 @@ def learn_held(caches: Sequence[Cache], crew: Crew) -> bool:
     """Finds the specs of caches in datasets that functions hold. Returns whether it found one."""
     for cache in caches:
         with contextlib.suppress(PenstockError):  # the step that reads it raises it again
-            learn(analyse(cache), crew, may_stay=False)
+            _learn_in_a_worker(cache, crew)
             cache.spec  # noqa: B018  # known from now on
     return any(cache.known_spec for cache in caches)
 

@@ -17,7 +17,7 @@ from typing import Any, Final, final
 from penstock.base._errors import DeadlineError, ElementError, WorkerError
 from penstock.base._printable import printable
 from penstock.base._trust import require_safe
-from penstock.lower._analysis import analyse
+from penstock.lower._analysis import guards_of
 from penstock.lower._batches import BatchProgram, ParallelProgram
 from penstock.lower._program import Unit
 from penstock.plan._text import length_text
@@ -143,7 +143,7 @@ def require_appendable(mode: int) -> None:
 
 def is_guarded(program: BatchProgram) -> bool:
     """Returns whether an element that crashes workers can be set aside: its unit runs again without it."""
-    return not program.is_serial and bool(analyse(program.node).guards)
+    return not program.is_serial and bool(guards_of(program.node))
 
 
 def note_end_of_stream(error: BaseException) -> None:

@@ -38,7 +38,7 @@ from penstock.base._code import closure_of, globals_of, is_own, is_own_code, men
 from penstock.base._errors import SourceError, TravelError, type_of
 from penstock.base._travel import Journey, packing_for
 from penstock.base._units import size_text
-from penstock.lower._analysis import analyse
+from penstock.lower._analysis import held_in
 from penstock.memory._pickles import Sink, TooLargeError, reduced
 from penstock.memory._shared import View, lay_out
 from penstock.plan._cache import Cache
@@ -125,7 +125,7 @@ def pack(plan: Node, value: Any, *, leaves_machine: bool = False) -> PlanPayload
     except SourceError:
         raise
     except Exception as error:  # whatever it is: methods of the user's objects are called to pickle them
-        raise _diagnosis(analyse(plan).held, error) from (None if isinstance(error, TooLargeError) else error)
+        raise _diagnosis(held_in(plan), error) from (None if isinstance(error, TooLargeError) else error)
     views, roots = lay_out([array for array, file in pickler.arrays if file is None])
     rest = iter(views)
     places = [next(rest) if file is None else _Mapped(file, type(array) is np.memmap) for array, file in pickler.arrays]
@@ -420,7 +420,7 @@ _Result = tuple[float, str | None]  # bytes, pickled; or infinity, and why it ca
 def stay_behind(plan: Node) -> list[TravelError]:
     """Returns an error for each function and source of a plan that cannot travel. Copies no arrays."""
     found = []
-    for step in analyse(plan).held:
+    for step in held_in(plan):
         try:
             _pickled(step[1], PAYLOAD_LIMIT_NBYTES, is_kept=False)
         except Exception as error:

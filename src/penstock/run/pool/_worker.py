@@ -33,7 +33,7 @@ from penstock import native
 from penstock.base._errors import PenstockError, TravelError, words_of
 from penstock.base._random import owned_globals
 from penstock.base._retries import RetryBudget, UnwantedError, reading_with
-from penstock.lower._analysis import analyse
+from penstock.lower._analysis import functions_of, guards_of
 from penstock.lower._batches import ParallelProgram
 from penstock.lower._program import Program, Unit, UnitResult
 from penstock.memory._mapping import MemoryFile, map_shared
@@ -328,7 +328,7 @@ class _Task:
     @property
     def uses_globals(self) -> bool:
         """Whether a function draws from global generators, which threads refuse."""
-        return any(each.memo.learned.uses_globals for each in analyse(self._value.node).functions)
+        return any(each.memo.learned.uses_globals for each in functions_of(self._value.node))
 
     def run(self, unit: Unit, status: WorkerStatus) -> UnitResult:
         """Runs a unit. Its result carries objects that have no place in the slot, or the pickled specs of a plan."""
@@ -338,7 +338,7 @@ class _Task:
                 os.chdir(self._opening.directory)
         if isinstance(self._value, Node):
             status.times = None  # those would be another task's
-            learned = learn(self._value, status, takes_any=bool(analyse(self._value).guards))
+            learned = learn(self._value, status, takes_any=bool(guards_of(self._value)))
             return UnitResult(rows=(cloudpickle.dumps(learned),))  # by value, for a named tuple may be the user's
         if self.clock is None:
             return self._runner.run(unit)
