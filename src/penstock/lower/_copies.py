@@ -83,7 +83,8 @@ class CopyPlan:
         Returns:
             The copies of each batch, and the number of rows in use of each of its leaves that vary.
         """
-        box, gather = Rows.imagined(self.spec, count), Gather()
+        box = Rows.imagined(self.spec, count)
+        gather = Gather()
         self._reader.fill(epoch, np.arange(first, first + count, dtype=np.int64), box, gather)
         leaf_of = {id(array.base): leaf for leaf, array in enumerate(box.arrays)}
         full = np.full(count, self._most_rows)
