@@ -42,7 +42,7 @@ def test_import_starts_no_thread(fresh_python):
 
 def test_public_names_are_listed():
     for module in (penstock, penstock.image):
-        found = {name for name, value in vars(module).items() if not isinstance(value, ModuleType)}
+        found = {name for name in dir(module) if not isinstance(getattr(module, name), ModuleType)}
         assert module.__all__ == sorted(name for name in found if not name.startswith("_"))
 
 

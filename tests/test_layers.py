@@ -36,6 +36,18 @@ CORE = RUN | {
     "image",
 }
 
+# What stands beside the core, by the beginnings of its files. The core never imports it: see `base/_extensions.py`.
+REST = (
+    "__main__", "_records", "_repack", "adapters/ray", "cli", "commands/", "demos/", "run/executors/_ray", "testing/",
+    "sources/_arrowsizes", "sources/_columns", "sources/_etlfiles", "sources/_example", "sources/_features",
+    "sources/_jis",
+    "sources/_leasttypes", "sources/_leaves", "sources/_parquetfooter", "sources/_publish", "sources/_recordindex",
+    "sources/etlcdb", "sources/huggingface", "sources/lines", "sources/parquet", "sources/rowtext", "sources/tar",
+    "sources/tfrecord",
+)  # fmt: skip
+# The faces of the distribution: they name all for type checkers, and import nothing of the rest when they run.
+FACES = ("__init__.py",)
+
 # For each room, those that it may import. Its own modules it may always.
 MAY_IMPORT = {
     "native": set(),
@@ -55,7 +67,7 @@ MAY_IMPORT = {
     "_constructors": RUN | {"_dataset", "sources", "image"},
     "_image_labels": BASE,
     "_images": RUN | {"_dataset", "_image_labels", "sources", "image"},
-    "_records": RUN | {"_dataset", "sources"},
+    "_records": RUN | {"_dataset", "_constructors", "sources"},
     "_timeseries": RUN | {"_dataset", "_constructors"},
     "_show": PLAN | {"report"},
     "_replay": RUN | {"_dataset"},
@@ -77,6 +89,8 @@ DEFERRED = {
     ("_images", "image"),
     ("_images", "sources"),
     ("_records", "sources"),
+    ("__init__", "_records"),
+    ("__init__", "_repack"),
     ("run", "run"),
     ("__init__", "image"),
     ("cli", "demos"),
@@ -196,6 +210,18 @@ def package_imports() -> list[Import]:
     ]
 
 
+def into_the_rest(imports: list[Import]) -> list[str]:
+    """The imports of the core that take something of the rest, in functions and for type checkers too."""
+    return [
+        str(each)
+        for each in imports
+        if not each.file.startswith(REST)
+        and each.target_root == "penstock"
+        and "/".join(each.target.split(".")[1:]).startswith(tuple(name.rstrip("/") for name in REST))
+        and not (each.for_types and each.file in FACES)
+    ]
+
+
 def module_graph(imports: list[Import], *, with_types: bool = False) -> dict[str, set[str]]:
     """The modules that each module imports, in functions too; with types, also for type checkers alone."""
     name_of = {
@@ -214,6 +240,25 @@ def module_graph(imports: list[Import], *, with_types: bool = False) -> dict[str
 
 def test_no_import_points_back_or_hides():
     assert wrong(package_imports()) == []
+
+
+def test_the_core_imports_nothing_of_the_rest():
+    assert into_the_rest(package_imports()) == []
+    files = {each.file for each in package_imports()}
+    assert all(any(file.startswith(name) for file in files) for name in REST)
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("_dataset.py", "import penstock.testing"),
+        ("run/_crew.py", "def f():\n    from penstock.commands import bench"),
+        ("plan/_node.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from penstock import demos"),
+        ("__init__.py", "def __getattr__(name):\n    from penstock.testing import SourceTests"),
+    ],
+)
+def test_an_import_of_the_rest_is_found(file, source):
+    assert into_the_rest(imports_of(source, file)) != []
 
 
 def test_every_module_belongs_to_a_room():

@@ -54,22 +54,10 @@ from penstock._constructors import (
 )
 from penstock._dataset import Dataset as Dataset
 from penstock._images import (
-    from_etlcdb as from_etlcdb,
     from_image_files as from_image_files,
     image_dataset_from_directory as image_dataset_from_directory,
 )
 from penstock._loader import Loader as Loader
-from penstock._records import (
-    from_arrow as from_arrow,
-    from_csv as from_csv,
-    from_jsonl as from_jsonl,
-    from_parquet as from_parquet,
-    from_tar as from_tar,
-    from_text as from_text,
-    from_tfrecord as from_tfrecord,
-    write_tfrecord as write_tfrecord,
-)
-from penstock._repack import repack as repack
 from penstock._replay import Replayed as Replayed, replay as replay
 from penstock._show import show as show
 from penstock._timeseries import timeseries_dataset_from_array as timeseries_dataset_from_array
@@ -91,36 +79,64 @@ from penstock.base._errors import (
     UnknownLengthError as UnknownLengthError,
     WorkerError as WorkerError,
 )
+from penstock.base._extensions import OWN as _OWN, SOURCES as _SOURCES, found as _found
 from penstock.base._printable import PrintableRecords as _PrintableRecords
 from penstock.base._spec import ArraySpec as ArraySpec
 from penstock.plan._source import Source as Source
 from penstock.report._report import Report as Report
 from penstock.sources._diskcache import DiskCache as DiskCache
 
-if _typing.TYPE_CHECKING:
-    from penstock import image as image  # at run time it is imported below
+if _typing.TYPE_CHECKING:  # at run time `__getattr__` imports these when they are asked for
+    from penstock import image as image
+    from penstock._records import (
+        from_arrow as from_arrow,
+        from_csv as from_csv,
+        from_etlcdb as from_etlcdb,
+        from_jsonl as from_jsonl,
+        from_parquet as from_parquet,
+        from_tar as from_tar,
+        from_text as from_text,
+        from_tfrecord as from_tfrecord,
+        write_tfrecord as write_tfrecord,
+    )
+    from penstock._repack import repack as repack
 
 __version__ = "0.1.0"
 
 _logging.getLogger("penstock").addFilter(_PrintableRecords())
 
-if not _typing.TYPE_CHECKING:  # type checkers take the names that are imported `as` themselves
-    __all__ = [each for each, value in sorted(globals().items()) if each[0] != "_" and not _ismodule(value)]
 
-for _name in __all__:  # type: ignore[name-defined]  # see above
-    _value = globals()[_name]
-    if getattr(_value, "__module__", "").startswith("penstock."):
-        # Reprs, docs and pickles say `penstock.Dataset`, not where it happens to be defined.
-        _value.__module__ = "penstock"
-        if _isfunction(_value):
-            globals()[_name] = _explained(_value)
-del _name, _value
+def _adopt(name: str, value: _typing.Any) -> _typing.Any:
+    """Makes a name of ours public: reprs, docs and pickles say `penstock.Dataset`, not where it happens to be."""
+    if getattr(value, "__module__", "").startswith("penstock."):
+        value.__module__ = "penstock"
+        if _isfunction(value):
+            value = _explained(value)
+    globals()[name] = value
+    return value
+
+
+_here = [each for each, value in globals().items() if each[0] != "_" and not _ismodule(value)]
+for _name in _here:
+    _adopt(_name, globals()[_name])
+if not _typing.TYPE_CHECKING:  # type checkers take the names that are imported `as` themselves
+    __all__ = [name for names in (_here, _OWN[_SOURCES]) for name in names]
+    __all__.sort()
+del _name, _here
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_OWN[_SOURCES]})
 
 
 def __getattr__(name: str) -> _typing.Any:
-    """Imports `penstock.image`, and OpenCV with it, when it is first asked for."""
-    if name != "image":
-        _refuse_attribute(_sys.modules[__name__], name, "penstock")
-    import penstock.image
+    """Imports what stands outside of the core when it is first asked for: formats, also those of other packages."""
+    if name == "image":
+        import penstock.image  # and OpenCV with it
 
-    return penstock.image
+        return penstock.image
+    if name in _OWN[_SOURCES] or name.startswith("from_"):
+        value = _found(_SOURCES, name)
+        if value is not None:
+            return _adopt(name, value)
+    return _refuse_attribute(_sys.modules[__name__], name, "penstock")

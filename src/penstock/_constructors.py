@@ -15,6 +15,7 @@ from penstock._dataset import Dataset, caller, integer
 from penstock.base import _tree
 from penstock.base._arguments import as_int, needs
 from penstock.base._errors import ArgumentError, ArgumentTypeError, no_path, type_of
+from penstock.base._extensions import made_of
 from penstock.base._positions import as_values, by_position, require_order, with_columns
 from penstock.base._spec import Spec
 from penstock.base._tree import Tree
@@ -166,12 +167,12 @@ def from_hdf5(
         raise ArgumentTypeError(f"from_hdf5() needs a path, got {no_path(path)}")
     with hdf5.opened(path) as file:
         require_order("from_hdf5(names=)", names, "Give a list.")
-        sources = hdf5.selected(file, os.fspath(path), names, _folder_of("from_hdf5", files_in))
+        sources = hdf5.selected(file, os.fspath(path), names, folder_of("from_hdf5", files_in))
     leaves, structure = _tree.flatten(sources[names] if isinstance(names, str) else sources)
     return _side_by_side("from_hdf5", [SourceNode(each, "from_hdf5") for each in leaves], structure)
 
 
-def _folder_of(verb: str, files_in: Any) -> str | None:
+def folder_of(verb: str, files_in: Any) -> str | None:
     if files_in is None or isinstance(files_in, (str, os.PathLike)):
         return None if files_in is None else os.path.abspath(files_in)
     raise ArgumentTypeError(f"{verb}(files_in=) is the path of a folder, got {no_path(files_in)}")
@@ -335,12 +336,8 @@ def from_source(source: Any, *, element_spec: Tree = None, files_in: str | os.Pa
     """
     if isinstance(source, Source) and files_in is None:
         return _own_spec(source, element_spec)
-    if "datasets.arrow_dataset" in sys.modules:  # as in `_array_source`
-        from penstock.sources import huggingface
-
-        if huggingface.is_dataset(source):
-            folder = _folder_of("from_source", files_in)
-            return _own_spec(huggingface.from_dataset(source, folder), element_spec)
+    if not isinstance(source, Source) and (made := made_of(source, files_in=files_in)) is not None:
+        return _own_spec(made, element_spec)
     if files_in is not None:
         raise ArgumentError("from_source(files_in=) is for datasets of Hugging Face whose rows name files.")
     if not hasattr(source, "__len__"):

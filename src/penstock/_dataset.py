@@ -32,6 +32,7 @@ from penstock.base._errors import (
     UnknownLengthError,
     type_of,
 )
+from penstock.base._extensions import ADAPTERS, found
 from penstock.base._foreign_words import SOME
 from penstock.base._positions import require_order
 from penstock.base._spec import ArraySpec, Spec
@@ -1418,8 +1419,8 @@ class Dataset(NoArray):
             TravelError: A function holds an object that cannot travel. Names the variable.
         """
         with needs("to_ray", "ray"):
-            from penstock.adapters.ray import to_ray
-
+            to_ray = found(ADAPTERS, "to_ray")
+        assert to_ray is not None
         return to_ray(self._node, override_num_blocks)
 
     def _loader_of(self, call: str, options: dict[str, Any], training: bool) -> Loader:

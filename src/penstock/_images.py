@@ -331,57 +331,6 @@ def from_image_files(
     return Dataset(SourceNode(ImageSource(files, decoding, Labels(values), names, options, objects), verb))
 
 
-def from_etlcdb(directory: Path, *, part: str | None = None, groups: str | Iterable[str] | None = None) -> Dataset:
-    """Makes a dataset of the handwritten characters of a part of the ETL Character Database, ETL1 to ETL9.
-
-    An element is `(image, label)`. The image is uint8 `(height, width, 1)`, light ink on black. The label is int32, a
-    place in `class_names` of the dataset: the existing characters in the order of their code points.
-
-    | part | characters | image | levels |
-    |---|---|---|---|
-    | `"ETL1"`, `"ETL6"` | katakana, digits, latin, symbols | `(63, 64, 1)` | 16 |
-    | `"ETL2"` | printed: kanji, hiragana, katakana, latin, symbols | `(60, 60, 1)` | 64 |
-    | `"ETL3"` | digits, latin, symbols | `(76, 72, 1)` | 16 |
-    | `"ETL4"`, `"ETL5"` | hiragana; katakana | `(76, 72, 1)` | 16 |
-    | `"ETL7"` | hiragana, and the two sound marks | `(63, 64, 1)` | 16 |
-    | `"ETL8B"`, `"ETL9B"` | kanji, hiragana | `(63, 64, 1)` | 2 |
-    | `"ETL8G"`, `"ETL9G"` | kanji, hiragana | `(127, 128, 1)` | 16 |
-
-    Levels are spread over 0 to 255. Digits and letters are named in their narrow form, and records with the same code
-    are one class. Records of ETL8B and ETL9B that hold no character are left out. ETL2 needs the table of its codes,
-    `euc_co59.dat`, in the directory too.
-
-    The call examines names and sizes of files, and reads no file. The codes of all records are read when `class_names`,
-    an element, or with `groups` the length is first needed. That takes one pass over the files. The result, 4 bytes a
-    record, is kept in a hidden file beside each, or in `$XDG_CACHE_HOME/penstock` if that cannot be written.
-
-    Random access: yes. Order: files by name, and the records of each file. In most parts the records of one character
-    are neighbours, so shuffle, and split with a seed.
-    Memory: 4 bytes an element in each process, 12 with `groups`; 3 MiB for each worker.
-
-    Args:
-        directory: The unpacked folder of the database or of one part, with its folders. Files are recognised by their
-            names (`ETL1C_01`, `ETL8B2C1`), in upper or lower case. Other files, such as `ETL8INFO`, are ignored.
-        part: The part; optional if there is only one.
-        groups: The characters: some of `"kanji"`, `"hiragana"`, `"katakana"`, `"digits"`, `"latin"` and `"symbols"`.
-            None for all.
-
-    Raises:
-        ArgumentError: There is no such part or group, or there are several parts and `part` is None.
-        SourceError: There are no such files, or a file is not whole records. While reading: a record has an unknown
-            code, or the groups have no character. The message has the file and the record.
-
-    Example:
-        >>> record = bytes([0, 1, 0x24, 0x22]) + b"A   " + bytes(504)  # of a blank sheet, after the dummy
-        >>> with open("ETL8B2C1", "wb") as file: _ = file.write(bytes(512) + record)
-        >>> penstock.from_etlcdb(".").class_names
-        ['あ']
-    """
-    from penstock.sources import etlcdb
-
-    return Dataset(SourceNode(etlcdb.source(directory, part, groups), "from_etlcdb"))
-
-
 def _path(verb: str, path: object) -> str:
     if not isinstance(path, (str, os.PathLike)):
         raise ArgumentTypeError(f"{verb}() needs paths, got {no_path(path)}")

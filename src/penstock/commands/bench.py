@@ -16,7 +16,7 @@ from penstock import Dataset, Loader, Report
 from penstock.base import _tree
 from penstock.base._units import size_text
 from penstock.commands._target import add_command, count, dataset_of, save_picture, say, workers
-from penstock.run.executors._registry import EXECUTORS
+from penstock.run.executors._registry import known_names
 
 BATCH_SIZE: Final = 32
 WARM_UP_S: Final = 3.0
@@ -37,7 +37,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     """Adds this command to those of `penstock`."""
     parser = add_command(commands, run, "measure the speed of a dataset, and its limit", _DESCRIPTION)
     parser.add_argument("--seconds", type=_seconds, default=10.0, metavar="S", help="default: 10")
-    parser.add_argument("--executor", choices=("auto", *EXECUTORS), default="auto")
+    parser.add_argument("--executor", choices=("auto", *known_names()), default="auto")
     parser.add_argument("--workers", type=workers, default="auto", metavar="N", help="default: auto")
     size_help = f"default: {BATCH_SIZE} for a path, and none for module:name"
     parser.add_argument("--batch-size", type=count, metavar="N", help=size_help)

@@ -3,7 +3,7 @@
 import argparse
 
 from penstock.commands._target import add_command, dataset_of, say, workers
-from penstock.run.executors._registry import EXECUTORS
+from penstock.run.executors._registry import known_names
 
 _DESCRIPTION = """\
 Makes all elements of a dataset, on all workers, and keeps them in a folder. From there they are read by random access
@@ -17,7 +17,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     """Adds this command to those of `penstock`."""
     parser = add_command(commands, run, "make all elements once, and keep them on disk", _DESCRIPTION)
     parser.add_argument("folder", metavar="FOLDER", help="for the elements; made if it is missing")
-    parser.add_argument("--executor", choices=("auto", *EXECUTORS), default="auto")
+    parser.add_argument("--executor", choices=("auto", *known_names()), default="auto")
     parser.add_argument("--workers", type=workers, metavar="N", default="auto", help="default: one a CPU")
     parser.set_defaults(interrupted="The elements made so far are kept. The same command continues.")
 

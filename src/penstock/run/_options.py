@@ -38,7 +38,7 @@ class LoaderOptions:
     micro_batches: int = 1
 
     def __post_init__(self) -> None:
-        if self.executor not in ("auto", *EXECUTORS):
+        if self.executor != "auto" and not EXECUTORS.knows(self.executor):
             cure = f" For so many workers: workers={self.executor}." if (as_int(self.executor) or 0) > 0 else ""
             raise ArgumentError(f"executor={self.executor!r} is not known. Use {executor_names()}.{cure}")
         if self.workers != "auto":

@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from penstock.base._errors import SourceError
 from penstock.base._spec import ArraySpec
+from penstock.base._windows import windows
 from penstock.memory._rows import Indices
 from penstock.plan._source import Read
 from penstock.sources import _openfile, npy
-from penstock.sources._example import windows
 from penstock.sources._openfile import File, FilesSource, RecordReader, bounds_of, rows_of
 from penstock.sources.arrays import require_characters
 

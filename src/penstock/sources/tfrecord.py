@@ -24,10 +24,11 @@ from penstock.base._atomic import complete
 from penstock.base._errors import ArgumentError, SourceError, SpecError
 from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
+from penstock.base._windows import windows
 from penstock.memory._rows import Indices
 from penstock.plan._source import Read
 from penstock.sources import _recordindex
-from penstock.sources._example import ExampleError, ExampleReader, row_numbers, windows
+from penstock.sources._example import ExampleError, ExampleReader, row_numbers
 from penstock.sources._features import DamagedError, Feature, encoded, features_of, inferred, is_sequence, walk
 from penstock.sources._openfile import File, placed, rows_of
 from penstock.sources._recordindex import (

@@ -1,13 +1,15 @@
 """The executors, by the names that users pass as `executor=`.
 
-Each name stands here once. The check of options, the choice of an executor and messages read it.
+Each name stands here once, or is registered by another package. The check of options, the choice of an executor and
+messages read it.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Final, final
 
+from penstock.base import _extensions
+from penstock.base._extensions import found, is_registered, names
 from penstock.base._reach import Reach
 from penstock.run.executors._executor import Client, Executor
 from penstock.run.executors._processes import ProcessesExecutor
@@ -32,36 +34,42 @@ class ExecutorKind:
     """For the same: refuses options, and bytes that the memory between the machines cannot hold."""
 
 
-def _ray() -> ModuleType:
-    """Imports Ray."""
-    try:
-        from penstock.run.executors import _ray
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "executor='ray' needs Ray: pip install 'penstock[ray]', on each node.", name=error.name
-        ) from error
-    return _ray
+@final
+class _Executors(dict[str, ExecutorKind]):
+    """Those of the core, and each other one once it was asked for."""
+
+    def __missing__(self, name: str) -> ExecutorKind:
+        kind: ExecutorKind | None = found(_extensions.EXECUTORS, name)
+        if kind is None:
+            raise KeyError(name)
+        return self.setdefault(name, kind)
+
+    def knows(self, name: object) -> bool:
+        """Whether an executor has this name."""
+        return isinstance(name, str) and (name in self or is_registered(_extensions.EXECUTORS, name))
 
 
-EXECUTORS: Final = {
-    "inline": ExecutorKind(None, None),
-    "threads": ExecutorKind(lambda client, to: ThreadsExecutor(client, to.worker_count), "thread"),
-    "processes": ExecutorKind(
-        lambda client, to: ProcessesExecutor(client, to.join_pool(), to.take_payload(), to.worker_count, to.timeout_s),
-        "process",
-        process_count=lambda request: request.worker_count,
-    ),
-    "ray": ExecutorKind(
-        lambda client, to: _ray().RayExecutor(client, to),
-        "machine",
-        connect=lambda: _ray().connect(),
-        process_count=lambda request: _ray().local_worker_count(request),
-        require=lambda to, nbytes: _ray().require(to, nbytes),
-    ),
-}
+EXECUTORS: Final = _Executors(
+    {
+        "inline": ExecutorKind(None, None),
+        "threads": ExecutorKind(lambda client, to: ThreadsExecutor(client, to.worker_count), "thread"),
+        "processes": ExecutorKind(
+            lambda client, to: ProcessesExecutor(
+                client, to.join_pool(), to.take_payload(), to.worker_count, to.timeout_s
+            ),
+            "process",
+            process_count=lambda request: request.worker_count,
+        ),
+    }
+)
+
+
+def known_names() -> list[str]:
+    """Returns the names of all executors, also those that are not imported."""
+    return list(dict.fromkeys([*EXECUTORS, *names(_extensions.EXECUTORS)]))
 
 
 def executor_names() -> str:
     """Returns the names for a message."""
-    names = ", ".join(repr(name) for name, kind in EXECUTORS.items() if kind.make is not None)
-    return f"'auto', {names}, or 'inline' (no workers)"
+    several = ", ".join(repr(name) for name in known_names() if name not in EXECUTORS or EXECUTORS[name].make)
+    return f"'auto', {several}, or 'inline' (no workers)"

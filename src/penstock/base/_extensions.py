@@ -1,0 +1,97 @@
+"""What stands outside of the core, by name. It is imported when its name is asked for, and not before.
+
+The core knows names and no modules of the rest. A package registers an extension by an entry point, in its
+`pyproject.toml`:
+
+    [project.entry-points."penstock.sources"]
+    from_x = "package.module:from_x"
+
+| group | name | value |
+|---|---|---|
+| `penstock.sources` | `from_x` | a function that returns a `Dataset`: `penstock.from_x` |
+| `penstock.objects` | a module, such as `datasets` | what `from_source` makes of objects of its classes: `made_of` |
+| `penstock.executors` | the value of `executor=` | an `ExecutorKind` |
+| `penstock.adapters` | `to_x` | a function of a plan and options, for the method of that name |
+| `penstock.image` | the name of a distortion | a function or class: `penstock.image.name` |
+
+What this distribution brings itself stands in `OWN`, in the same form, so that it is found without a look at all that
+is installed, and in a checkout that was never installed. Nobody else's entry replaces it.
+"""
+
+import importlib
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from penstock.base._errors import ArgumentError
+
+SOURCES: Final = "penstock.sources"
+OBJECTS: Final = "penstock.objects"
+EXECUTORS: Final = "penstock.executors"
+ADAPTERS: Final = "penstock.adapters"
+IMAGE: Final = "penstock.image"
+
+_RECORDS: Final = (
+    "from_arrow", "from_csv", "from_jsonl", "from_parquet", "from_tar", "from_text", "from_tfrecord", "write_tfrecord",
+)  # fmt: skip
+OWN: Final[Mapping[str, Mapping[str, str]]] = {
+    SOURCES: {name: f"penstock._records:{name}" for name in _RECORDS}
+    | {"from_etlcdb": "penstock._records:from_etlcdb", "repack": "penstock._repack:repack"},
+    OBJECTS: {"datasets": "penstock._records:source_of"},
+    EXECUTORS: {"ray": "penstock.run.executors._ray_kind:KIND"},
+    ADAPTERS: {"to_ray": "penstock.adapters.ray:to_ray"},
+}
+"""`module:name` by group and name."""
+
+
+def found(group: str, name: str) -> Any | None:
+    """Imports what is registered by a name; None if nobody registered it.
+
+    Raises:
+        ArgumentError: Several packages registered it.
+        ImportError: It needs a library that is missing.
+    """
+    if (own := OWN.get(group, {}).get(name)) is not None:
+        module, _, attribute = own.partition(":")
+        return getattr(importlib.import_module(module), attribute)
+    entries = {each.value: each for each in _installed(group) if each.name == name}
+    if len(entries) > 1:
+        raise ArgumentError(
+            f"{name} is registered by several packages, as {' and '.join(sorted(entries))} (entry points "
+            f"{group!r}). Uninstall all but one of them."
+        )
+    return next(iter(entries.values())).load() if entries else None
+
+
+def is_registered(group: str, name: str) -> bool:
+    """Whether somebody registered a name. Imports nothing of theirs."""
+    return name in OWN.get(group, {}) or any(each.name == name for each in _installed(group))
+
+
+def names(group: str) -> list[str]:
+    """The names that are registered, those of this distribution first. Looks at all that is installed."""
+    return list(dict.fromkeys([*OWN.get(group, {}), *sorted(each.name for each in _installed(group))]))
+
+
+def made_of(value: Any, **options: Any) -> Any | None:
+    """Asks the extension for objects of a class to make a source of one; None if there is none, or it makes none.
+
+    The extension is registered in `penstock.objects` by the top module of the class or of one of its base classes. It
+    gets the object and the options of `from_source`, and returns a `Source`, or None.
+    """
+    roots = {kind.__module__.partition(".")[0] for kind in type(value).__mro__} - _NEVER
+    for root in sorted(roots):
+        make = found(OBJECTS, root)
+        if make is not None and (source := make(value, **options)) is not None:
+            return source
+    return None
+
+
+_NEVER: Final = frozenset({"builtins", "penstock", "numpy", "__main__", *sys.stdlib_module_names})
+"""Top modules that nobody registers: lists and arrays are made into sources without a look at what is installed."""
+
+
+def _installed(group: str) -> Iterator[Any]:
+    from importlib.metadata import entry_points  # takes as long as all of this package, and is seldom needed
+
+    yield from entry_points(group=group)

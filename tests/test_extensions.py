@@ -1,0 +1,210 @@
+"""Packages that register what they bring by entry points, as anybody's can."""
+
+import ast
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import penstock as ps
+from penstock.base import _extensions
+from penstock.run.executors._registry import EXECUTORS, executor_names
+from penstock.testing import SourceTests
+
+# A format of fixed rows of text: a whole package in one file.
+FORMAT = '''
+import os
+from dataclasses import dataclass
+
+import numpy as np
+
+import penstock
+
+
+@dataclass(frozen=True)
+class Lines(penstock.Source):
+    """Lines of four digits each."""
+
+    path: str
+    element_spec = penstock.ArraySpec((), "int64")
+    suits_one_thread = True
+
+    def __len__(self):
+        return os.path.getsize(self.path) // 5
+
+    def read_into(self, indices, out):
+        with open(self.path) as file:
+            lines = file.read().split()
+        out[...] = [int(lines[index]) for index in indices]
+
+
+def from_digits(path):
+    return penstock.from_source(Lines(os.fspath(path)))
+
+
+class Box:
+    def __init__(self, path):
+        self.path = path
+
+
+def source_of(box, **options):
+    return Lines(os.fspath(box.path)) if isinstance(box, Box) else None
+'''
+
+EXECUTOR = """
+from penstock.run.executors._registry import EXECUTORS
+
+KIND = EXECUTORS["threads"]
+"""
+
+
+def installed(folder: Path, name: str, entries: dict[str, dict[str, str]], **modules: str) -> None:
+    """Writes what an installer would: modules, and the entry points of a distribution."""
+    for module, text in modules.items():
+        (folder / f"{module}.py").write_text(text)
+    about = folder / f"{name}-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    lines = [
+        f"[{group}]\n" + "".join(f"{key} = {value}\n" for key, value in of.items()) for group, of in entries.items()
+    ]
+    (about / "entry_points.txt").write_text("\n".join(lines))
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of packages, on the path of this process."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    importlib.invalidate_caches()
+    yield folder
+    for name in ("digits_format", "own_hands"):
+        sys.modules.pop(name, None)
+    vars(ps).pop("from_digits", None)
+    EXECUTORS.pop("mine", None)
+
+
+@pytest.fixture
+def digits(site: Path, tmp_path: Path) -> Path:
+    """The package, and a file of its format."""
+    entries = {
+        "penstock.sources": {"from_digits": "digits_format:from_digits"},
+        "penstock.objects": {"digits_format": "digits_format:source_of"},
+    }
+    installed(site, "digits_format", entries, digits_format=FORMAT)
+    (tmp_path / "a.digits").write_text("".join(f"{number:04}\n" for number in range(0, 700, 7)))
+    return tmp_path / "a.digits"
+
+
+def test_a_format_of_another_package_is_a_name_of_ours(digits: Path) -> None:
+    assert "digits_format" not in sys.modules
+    ds = ps.from_digits(digits)  # type: ignore[attr-defined]
+    assert ds[-1] == 693
+    with ds.shuffle(seed=1).batch(10).loader("threads") as loader:
+        assert sorted(np.concatenate(list(loader)).tolist()) == [*range(0, 700, 7)]
+
+
+@pytest.mark.slow
+def test_worker_processes_read_it(digits: Path) -> None:
+    ds = ps.from_digits(digits)  # type: ignore[attr-defined]
+    with ds.map(lambda x: x + 1).batch(10).loader("processes", workers=1) as loader:
+        assert [batch[0] for batch in loader] == [*range(1, 701, 70)]
+
+
+class TestFormat(SourceTests):
+    """The suite that our own formats pass."""
+
+    @pytest.fixture
+    def source(self, digits: Path) -> ps.Source:
+        import digits_format
+
+        source: ps.Source = digits_format.Lines(str(digits))
+        return source
+
+    @pytest.fixture
+    def expected(self) -> npt.NDArray[np.int64]:
+        return np.arange(0, 700, 7)
+
+
+def test_objects_of_its_classes_are_sources(digits: Path) -> None:
+    import digits_format
+
+    assert ps.from_source(digits_format.Box(digits))[1] == 7
+    with pytest.raises(ps.ArgumentError, match=r"from_source\(element_spec=...\) is for objects with \[i\]"):
+        ps.from_source(digits_format.Box(digits), element_spec=ps.ArraySpec((), "int64"))
+
+
+def test_an_executor_of_another_package_is_a_name_for_loaders(site: Path) -> None:
+    installed(site, "own_hands", {"penstock.executors": {"mine": "own_hands:KIND"}}, own_hands=EXECUTOR)
+    assert executor_names() == "'auto', 'threads', 'processes', 'ray', 'mine', or 'inline' (no workers)"
+    with ps.range(4).batch(2).loader("mine") as loader:
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
+        assert loader.report().executor == "mine"
+
+
+def test_two_packages_with_one_name_are_an_error_that_names_both(digits: Path, site: Path) -> None:
+    installed(site, "other", {"penstock.sources": {"from_digits": "other_format:from_digits"}})
+    with pytest.raises(
+        ps.ArgumentError,
+        match=r"from_digits is registered by several packages, as digits_format:from_digits and other_f",
+    ):
+        _ = ps.from_digits  # type: ignore[attr-defined]
+
+
+def test_nobody_replaces_what_is_ours(site: Path) -> None:
+    installed(
+        site, "bad", {"penstock.sources": {"from_tar": "bad:from_tar"}, "penstock.executors": {"ray": "bad:KIND"}}
+    )
+    assert ps.from_tar.__module__ == "penstock"
+    assert EXECUTORS["ray"].reach == "machine"
+
+
+def test_a_name_that_nobody_registered_is_an_attribute_error(site: Path) -> None:
+    with pytest.raises(AttributeError, match=r"penstock has no 'from_digit'"):
+        _ = ps.from_digit  # type: ignore[attr-defined]
+
+
+def test_every_name_of_ours_is_there() -> None:
+    for group, entries in _extensions.OWN.items():
+        for name in entries:
+            assert _extensions.is_registered(group, name)
+            if group in (_extensions.SOURCES, _extensions.EXECUTORS, _extensions.IMAGE):
+                assert _extensions.found(group, name) is not None
+
+
+def test_type_checkers_see_what_is_found_at_run_time() -> None:
+    parts = [each for each in ast.parse(Path(ps.__file__).read_text()).body if isinstance(each, ast.If)]
+    (block,) = [each for each in parts if ast.unparse(each.test) == "_typing.TYPE_CHECKING"]
+    shown = {
+        name.name: f"{each.module}:{name.name}"
+        for each in block.body
+        if isinstance(each, ast.ImportFrom)
+        for name in each.names
+    }
+    del shown["image"]
+    assert shown == _extensions.OWN[_extensions.SOURCES]
+
+
+BEFORE = """
+import json, sys
+import penstock as ps
+list(ps.range(4).map(abs).shuffle(seed=1).batch(2).loader("threads"))
+ps.from_source([1, 2])
+print(json.dumps([name for name in sys.modules]))
+"""
+
+
+@pytest.mark.slow
+def test_a_run_of_the_core_imports_nothing_of_the_rest(fresh_python) -> None:  # type: ignore[no-untyped-def]
+    done = fresh_python(BEFORE)
+    assert done.returncode == 0, done.stderr
+    names = json.loads(done.stdout)
+    own = {value.partition(":")[0] for entries in _extensions.OWN.values() for value in entries.values()}
+    assert own.isdisjoint(names)
+    assert "importlib.metadata" not in names
