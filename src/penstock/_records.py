@@ -247,8 +247,9 @@ def from_jsonl(
     lines are left out. A list of lists is an array `(None, None)`, so its lists are as long as each other in each line.
 
     The types are the least that hold all lines of all files: numbers are float64 if one of them has a point. A key that
-    a line or a file lacks is null there. Where the kinds differ, such as text and numbers, the first one decides, and
-    lines of the other are errors, unless `dtypes` makes both text. The log has one line about files that differ.
+    a line or a file lacks is null there. Integers beyond 2**53 that float64 would round have no common type with
+    floats: name one by `dtypes`. Where the kinds differ, such as text and numbers, the first one decides, and lines of
+    the other are errors, unless `dtypes` makes both text. The log has one line about files that differ.
 
     When the spec or the length is first needed, all lines are read once, for their places and types; of files below
     1 MiB at once. The result is kept as by `from_tfrecord`, and compressed files are decompressed as there. pyarrow

@@ -392,6 +392,89 @@ def test_large_integers_keep_all_their_digits(tmp_path, monkeypatch, numbers, dt
         assert [element["x"].item() for element in ds] == numbers
 
 
+SHORT, LONG = "0.5", "9007199254740993"  # the second is 2**53 + 1
+
+
+@pytest.mark.parametrize("block", [1, 1 << 20])
+@pytest.mark.parametrize(
+    ("texts", "is_json_only"),
+    [
+        ([LONG, SHORT], False),
+        ([SHORT, LONG], False),
+        ([SHORT, "-" + LONG, "1e20"], False),
+        ([str(2**63 - 1), "1", "2e3"], False),
+        ([str(2**64 - 1), SHORT], False),
+        ([str(2**70 + 1)], True),  # text in CSV
+        ([str(2**63), "-" + LONG], True),
+    ],
+)
+def test_integers_that_float64_rounds_are_refused_among_floats(tmp_path, monkeypatch, texts, is_json_only, block):
+    from penstock.sources import rowtext
+
+    monkeypatch.setattr(rowtext, "_BLOCK_NBYTES", block)
+    csv = written(tmp_path / "a.csv", "x,i", *(f"{text},1234567890123456789" for text in texts))
+    rows = [f'{{"x": {text}, "s": {{"l": [{text}]}}, "i": 1234567890123456789}}' for text in texts]
+    lines_there = written(tmp_path / "a.jsonl", *rows)
+    text = r"no type holds column '{}' of .*a\.{}: .*beyond 2\*\*53.* dtypes=\{{'{}': \"float64\"\}}; or .*\"U\""
+    for verb, path, name in (
+        (ps.from_csv, csv, "x"),
+        (ps.from_jsonl, lines_there, "x"),
+        (ps.from_jsonl, lines_there, "s.l"),
+    ):
+        column = name[0]
+        if verb is ps.from_csv and is_json_only:
+            assert [element["x"] for element in verb(path)] == texts
+            continue
+        with pytest.raises(ps.SpecError, match=text.format(name, path.suffix[1:], name)):
+            verb(path, columns=[column])
+        found = [element[column] for element in verb(path, dtypes={name: "float64"}, columns=[column, "i"])]
+        assert [each["l"].tolist() if name == "s.l" else each for each in found] == [
+            [float(each)] if name == "s.l" else float(each) for each in texts
+        ]
+        found = (
+            [element[column] for element in verb(path, dtypes={name: "U"}, columns=[column])] if name == "x" else texts
+        )
+        assert list(map(float, found)) == list(map(float, texts))
+        assert LONG not in texts or LONG in found
+        assert verb(path, columns=["i"])[0] == {"i": 1234567890123456789}
+
+
+def test_integers_that_float64_rounds_are_refused_beside_a_file_of_floats(tmp_path):
+    written(tmp_path / "0.csv", "x", LONG)
+    written(tmp_path / "1.csv", "x", SHORT)
+    written(tmp_path / "0.jsonl", f'{{"x": {LONG}}}')
+    written(tmp_path / "1.jsonl", f'{{"x": {SHORT}}}')
+    for verb, pattern in ((ps.from_csv, "*.csv"), (ps.from_jsonl, "*.jsonl")):
+        with pytest.raises(ps.SpecError, match=r"no type holds column 'x' of .*0\..* and 1 more"):
+            verb(f"{tmp_path}/{pattern}")
+        assert [element["x"] for element in verb(f"{tmp_path}/{pattern}", dtypes={"x": float})] == [2.0**53, 0.5]
+
+
+@pytest.mark.parametrize("texts", [[str(2**60), SHORT], [str(2**70), SHORT], ["1e20", "-1E300"], [str(2**53), SHORT]])
+def test_large_numbers_that_float64_holds_are_floats(tmp_path, texts):
+    for ds in (
+        ps.from_jsonl(written(tmp_path / "a.jsonl", *(f'{{"x": {text}}}' for text in texts))),
+        ps.from_csv(written(tmp_path / "a.csv", "x", *texts)),
+    ):
+        assert ds.element_spec == {"x": ps.ArraySpec((), "f8")}
+        assert [element["x"] for element in ds] == list(map(float, texts))
+
+
+def test_a_large_float_sends_no_other_column_to_python(tmp_path, monkeypatch):
+    from penstock.sources import _leasttypes
+
+    monkeypatch.setattr(_leasttypes, "_type_of", lambda *_: pytest.fail("a line is looked at in Python"))
+    rows = [f'{{"x": {i}e20, "i": {10**17 + i}, "s": {{"a": [{i}]}}}}' for i in range(50)]
+    ds = ps.from_jsonl(written(tmp_path / "a.jsonl", *rows))
+    assert ds.element_spec["i"] == ps.ArraySpec((), "i8")
+    assert ds[7]["x"] == 7e20
+    loads = _leasttypes.json.loads
+    monkeypatch.setattr(_leasttypes.json, "loads", lambda row: pytest.fail("a line is parsed in Python"))
+    written(tmp_path / "b.jsonl", *(f'{{"x": {i}e20, "i": {i}}}' for i in range(50)))
+    assert ps.from_jsonl(tmp_path / "b.jsonl").element_spec["x"] == ps.ArraySpec((), "f8")
+    monkeypatch.setattr(_leasttypes.json, "loads", loads)
+
+
 def test_values_of_another_kind_are_errors_or_text(tmp_path, caplog):
     path = written(
         tmp_path / "a.jsonl", '{"x": 1}', '{"x": "a"}', '{"x": [1, {"b": null}]}', '{"x": null}', '{"x": 0.5}'

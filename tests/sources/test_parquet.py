@@ -457,7 +457,11 @@ def test_files_without_a_common_type_are_refused_with_the_argument(tmp_path):
     with pytest.raises(ps.SpecError, match=text):
         ps.from_parquet(f"{tmp_path}/*")
     assert [element["x"] for element in ps.from_parquet(f"{tmp_path}/*", dtypes={"x": "U"})] == ["1", "a"]
-    saved(tmp_path / "1.parquet", pa.table({"x": pa.array([2**63], pa.uint64())}))
+    for column in (pa.array([2**63], pa.uint64()), pa.array([Decimal(10**37 + 1)], pa.decimal128(38, 0))):
+        saved(tmp_path / "1.parquet", pa.table({"x": column}))
+        with pytest.raises(ps.SpecError, match="no type holds column 'x' of all files"):
+            ps.from_parquet(f"{tmp_path}/*")
+    saved(tmp_path / "0.parquet", pa.table({"x": [0.5]}))
     with pytest.raises(ps.SpecError, match="no type holds column 'x' of all files"):
         ps.from_parquet(f"{tmp_path}/*")
 

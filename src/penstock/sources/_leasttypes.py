@@ -4,11 +4,13 @@ A file of text is read once for its types, block by block. pyarrow finds those o
 differ in kind (`1` and `"a"`), it crashes on very deep nesting, and it rounds integers of more than 64 bits. So such
 blocks of JSON are looked at line by line in Python, and the columns of such blocks of CSV as text.
 
-In what is found here `uint32` stands for integers of which none is negative, which is how `int64` and `uint64` are told
-apart at the end (`settled`), and `decimal128(38, 0)` for integers that neither holds.
+In what is found here types stand for what numbers are (`_NUMBERS`): whether some are negative, whether some are beyond
+`int64`, whether some are integers that float64 does not hold, and whether some are floats. `settled` makes types of
+them. Integers that float64 does not hold and floats have no common type (`rounded`).
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -20,7 +22,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 import pyarrow.types as kinds
 
-from penstock.sources._columns import arrow_of, dtype_of, is_binary, is_list, is_text
+from penstock.sources._columns import arrow_of, dtype_of, is_binary, is_list, is_text, numbers
 
 Integers = npt.NDArray[np.int64]
 
@@ -32,7 +34,21 @@ _MOST_DEEP: Final = 100
 _EXACT: Final = float(1 << 53)
 """Integers up to here are floats without a loss."""
 _UNITS: Final = ("s", "ms", "us", "ns")
-_UNSIGNED, _SIGNED, _LARGE, _HUGE = pa.uint32(), pa.int64(), pa.uint64(), pa.decimal128(38, 0)
+_NEGATIVE, _BEYOND, _INEXACT, _FLOATS = 1, 2, 4, 8
+_NUMBERS: Final = {
+    0: pa.uint32(),
+    _NEGATIVE: pa.int64(),
+    _BEYOND: pa.uint64(),
+    _NEGATIVE | _BEYOND: pa.decimal128(20, 0),
+    _FLOATS: pa.float64(),
+    # Decimals stand for the others. pyarrow finds none in text.
+    **{_INEXACT | facts: pa.decimal128(21 + facts, 0) for facts in range(4)},
+    _INEXACT | _FLOATS: pa.decimal128(25, 0),
+}
+_FACTS: Final = {kind: facts for facts, kind in _NUMBERS.items()}
+_LONG: Final = re.compile(rb"[\[:,\s]-?[0-9]{16,}[\s,\]}]")
+"""An integer in JSON that may be beyond 2**53."""
+_LONG_TEXT, _INTEGER_TEXT = r"^\s*[+-]?[0-9]{16,}\s*$", r"^\s*[+-]?[0-9]+\s*$"
 
 
 def least(first: Any, other: Any, otherwise: Callable[[Any, Any], Any]) -> Any:
@@ -61,9 +77,6 @@ def least(first: Any, other: Any, otherwise: Callable[[Any, Any], Any]) -> Any:
         return pa.large_string()
     if _is_bytes(first) and _is_bytes(other):
         return pa.large_binary()
-    numbers = [kind for kind in (first, other) if kinds.is_integer(kind) or kinds.is_floating(kind)]
-    if _HUGE in (first, other) and numbers:
-        return pa.float64() if kinds.is_floating(numbers[0]) else _HUGE
     if kinds.is_time(first) and kinds.is_time(other):
         finer = max(first.unit, other.unit, key=_UNITS.index)
         return pa.time64(finer) if finer in ("us", "ns") else pa.time32(finer)
@@ -104,7 +117,27 @@ def settled(kind: Any, huge: Any) -> Any:
         return pa.struct([(part.name, settled(part.type, huge)) for part in kind])
     if is_list(kind):
         return pa.list_(settled(kind.value_type, huge))
-    return {_UNSIGNED: _SIGNED, _HUGE: huge}.get(kind, kind)
+    if (facts := _FACTS.get(kind)) is None:
+        return kind
+    if facts & _FLOATS:
+        return pa.float64()
+    return (pa.uint64(), huge)[facts & _NEGATIVE] if facts & _BEYOND else pa.int64()
+
+
+def rounded(name: str, kind: Any, huge: Any) -> str | None:
+    """The name of a column, or of a field in it, of which float64 would round integers; None if there is none.
+
+    Args:
+        name: The name of the column.
+        kind: Its type, as it was found in text.
+        huge: See `settled`.
+    """
+    if kinds.is_struct(kind):
+        return next(filter(None, (rounded(f"{name}.{part.name}", part.type, huge) for part in kind)), None)
+    if is_list(kind):
+        return rounded(name, kind.value_type, huge)
+    is_inexact = _FACTS.get(kind, 0) & _INEXACT and settled(kind, huge) == pa.float64()
+    return name if is_inexact else None
 
 
 def join(found: dict[str, Any], shown: dict[str, Any], otherwise: Callable[[Any, Any], Any]) -> None:
@@ -115,12 +148,20 @@ def join(found: dict[str, Any], shown: dict[str, Any], otherwise: Callable[[Any,
 
 def the_first(first: Any, other: Any) -> Any:
     """For values of JSON that differ in kind, such as text and numbers: those of the other kind are errors."""
-    return _HUGE if {first, other} == {_SIGNED, _LARGE} else first
+    return first if (found := _of_both(first, other)) is None else found
 
 
 def text(first: Any, other: Any) -> Any:
     """For CSV, where all is text."""
-    return _HUGE if {first, other} == {_SIGNED, _LARGE} else pa.string()
+    return pa.string() if (found := _of_both(first, other)) is None else found
+
+
+def _of_both(first: Any, other: Any) -> Any:
+    """The type that stands for the numbers of two; None if one is no number."""
+    if first not in _FACTS or other not in _FACTS:
+        return None
+    facts = _FACTS[first] | _FACTS[other]
+    return _NUMBERS[facts & (_FLOATS | _INEXACT) if facts & _FLOATS else facts]
 
 
 def of_json(rows: Sequence[bytes]) -> dict[str, Any]:
@@ -132,7 +173,7 @@ def of_json(rows: Sequence[bytes]) -> dict[str, Any]:
         try:
             table = pa_json.read_json(pa.BufferReader(data), reading, pa_json.ParseOptions(newlines_in_values=True))
             if table.num_rows == len(rows):
-                return {name: _shown(table[name].combine_chunks()) for name in table.column_names}
+                return _of_table(table, rows, data)
         except (pa.ArrowException, ValueError):  # lines that differ in kind, or damaged ones; or a large integer
             pass
     found: dict[str, Any] = {}
@@ -145,12 +186,51 @@ def of_json(rows: Sequence[bytes]) -> dict[str, Any]:
     return found
 
 
-def _shown(values: Any) -> Any:
-    """The type that an array of values shows.
+def _of_table(table: Any, rows: Sequence[bytes], data: bytes) -> dict[str, Any]:
+    """The types of the columns of lines of JSON, which pyarrow has parsed; `data` are the lines together.
+
+    It rounds integers among floats, and those beyond `int64`. So a column with large floats is looked at in the lines,
+    if they have long integers at all.
 
     Raises:
-        ValueError: An integer may have been rounded to a float.
+        ValueError: Python cannot parse a line.
     """
+    found, values = {}, list[Any]()
+    for name in table.column_names:
+        column = table[name].combine_chunks()
+        if _has_large(column) and _LONG.search(data):
+            values = values or [json.loads(row) for row in rows]
+            found[name] = _of_values([value.get(name) for value in values])
+        else:
+            found[name] = _shown(column)
+    return found
+
+
+def _of_values(values: Sequence[Any]) -> Any:
+    """The least type of values of JSON."""
+    there = set(map(type, values)) - {type(None)}
+    if there <= {int, float}:
+        integers = [value for value in values if type(value) is int]
+        found = _of_integers(integers) if integers else pa.float64()
+        return _of_both(found, pa.float64()) if float in there else found
+    found = pa.null()
+    for value in values:
+        found = least(found, _type_of(value, 0), the_first)
+    return found
+
+
+def _has_large(values: Any) -> bool:
+    """Whether floats in an array may be integers that were rounded."""
+    kind = values.type
+    if is_list(kind):
+        return _has_large(values.flatten())
+    if kinds.is_struct(kind):
+        return any(map(_has_large, values.flatten()))
+    return bool(kinds.is_floating(kind) and is_rounded(values))
+
+
+def _shown(values: Any) -> Any:
+    """The type that an array of values shows, of which no integer was rounded."""
     kind = values.type
     if is_list(kind):
         return pa.list_(_shown(values.flatten()))
@@ -160,9 +240,13 @@ def _shown(values: Any) -> Any:
     if kinds.is_temporal(kind):
         return pa.string()
     if kinds.is_integer(kind):
-        return _SIGNED if (pc.min(values).as_py() or 0) < 0 else _UNSIGNED
-    if kinds.is_floating(kind) and is_rounded(values):
-        raise ValueError("integers of more than 53 bits")
+        limits = pc.min_max(values).as_py()
+        smallest, largest = limits["min"] or 0, limits["max"] or 0
+        facts = _NEGATIVE if smallest < 0 else 0
+        if max(-smallest, largest) > _EXACT:
+            sizes = np.abs(numbers(values.drop_null(), ()))
+            facts |= _INEXACT * bool((sizes >> 53 >= np.maximum(1, sizes & -sizes)).any())  # as in _is_exact
+        return _NUMBERS[facts]
     return kind
 
 
@@ -185,7 +269,7 @@ def _type_of(value: Any, depth: int) -> Any:
     if isinstance(value, bool):
         return pa.bool_()
     if isinstance(value, int):
-        return _of_integers(value, value)
+        return _of_integers([value])
     if isinstance(value, float):
         return pa.float64()
     if isinstance(value, str):
@@ -202,11 +286,23 @@ def _refused(first: Any, other: Any) -> Any:
     raise ValueError(f"{first} and {other}")
 
 
-def _of_integers(smallest: int, largest: int) -> Any:
-    """The type of integers."""
-    if smallest >= -(1 << 63) and largest < 1 << 63:
-        return _SIGNED if smallest < 0 else _UNSIGNED
-    return _LARGE if smallest >= 0 and largest < 1 << 64 else _HUGE
+def _of_integers(values: Sequence[int]) -> Any:
+    """The type that stands for integers, of which there is one at least."""
+    smallest, largest = min(values), max(values)
+    facts = _NEGATIVE if smallest < 0 else 0
+    if smallest < -(1 << 63) or largest >= 1 << 64:
+        facts |= _NEGATIVE | _BEYOND
+    elif largest >= 1 << 63:
+        facts |= _BEYOND
+    if max(-smallest, largest) > _EXACT and not all(map(_is_exact, values)):
+        facts |= _INEXACT
+    return _NUMBERS[facts]
+
+
+def _is_exact(value: int) -> bool:
+    """Whether float64 holds an integer."""
+    size = abs(value)
+    return size < 1 << 1024 and size >> 53 < max(1, size & -size)  # its lowest bit is one of the 53 that are kept
 
 
 def _kept(kind: Any) -> Any:
@@ -258,12 +354,12 @@ def _in_csv(values: Any, name: str, rows: Sequence[bytes], parse: Callable[[byte
     if kinds.is_integer(kind):
         return _shown(values)
     if kinds.is_floating(kind) and is_rounded(values):
-        texts = parse(b"\n".join(rows), {name: pa.string()})[name].combine_chunks()
-        digits = [each for each in texts.filter(values.is_valid()).to_pylist() if each.lstrip("+-").isdigit()]
-        if len(digits) == len(values) - values.null_count:
-            numbers = [int(each) for each in digits]
-            return _of_integers(min(numbers), max(numbers))
-        return kind
+        texts = parse(b"\n".join(rows), {name: pa.string()})[name].combine_chunks().filter(values.is_valid())
+        if not pc.any(pc.match_substring_regex(texts, _LONG_TEXT)).as_py():
+            return kind
+        digits = texts.filter(pc.match_substring_regex(texts, _INTEGER_TEXT)).to_pylist()
+        found = _of_integers([int(each) for each in digits])
+        return found if len(digits) == len(texts) else _of_both(found, kind)
     return pa.string() if is_binary(kind) or kinds.is_time(kind) else kind
 
 

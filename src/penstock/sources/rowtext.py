@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 
-from penstock.base._errors import ArgumentError, SourceError
+from penstock.base._errors import ArgumentError, SourceError, SpecError
 from penstock.base._spec import Spec
 from penstock.memory._rows import Indices
 from penstock.plan._source import Read
 from penstock.sources import _leasttypes, _recordindex
 from penstock.sources._columns import RowError, is_list
-from penstock.sources._leasttypes import is_object, join, settled
+from penstock.sources._leasttypes import is_object, join, rounded, settled
 from penstock.sources._leaves import Dtypes, Leaf, Nulls, Tabular, chosen, decoded, leaves_of, log_differences, names_in
 from penstock.sources._openfile import File
 from penstock.sources._recordindex import Arrays, Compressed, RecordFilesReader, compressed
@@ -28,7 +28,7 @@ from penstock.sources.lines import MARK, LineFiles, Rules, Window, encoding_of, 
 
 HEAD_NBYTES: Final = 1 << 20
 """Files of this size in all are looked at when the dataset is made, so that errors come early."""
-_TYPES_VERSION: Final = 1
+_TYPES_VERSION: Final = 2
 _BLOCK_NBYTES: Final = 1 << 20
 """Rows of this size, or one row, are looked at together for their types."""
 
@@ -156,7 +156,11 @@ class RowSource(Tabular, LineFiles):
 
     @cached_property
     def _types(self) -> dict[str, Any]:
-        """The columns of all files, with the least types that hold all rows, or as the user says."""
+        """The columns of all files, with the least types that hold all rows, or as the user says.
+
+        Raises:
+            SpecError: A column has integers that float64 rounds, and floats.
+        """
         form, there, is_blind = self.format, list[dict[str, Any]](), True
         for file, found, header in zip(self.files, self.index.found, self.headers(), strict=True):
             try:
@@ -185,11 +189,19 @@ class RowSource(Tabular, LineFiles):
         if form.kind == "csv" and is_blind:  # no row, or none that can be parsed: reading it names the cause
             every = dict.fromkeys(every, pa.string())
         huge = pa.float64() if form.kind == "jsonl" else pa.string()
-        types = {name: settled(every[name], huge) for name in names}
+        every = {name: self.dtypes.applied(name, every[name]) for name in names}
+        if inexact := next(filter(None, (rounded(name, kind, huge) for name, kind in every.items())), None):
+            raise SpecError(
+                f"{form.verb}(): no type holds column {inexact!r} of {self._where}: it has integers beyond 2**53, "
+                "which float64 rounds, and floats or integers of more than 64 bits. Say that they may be rounded: "
+                f'dtypes={{{inexact!r}: "float64"}}; or read them as text: dtypes={{{inexact!r}: "U"}}.'
+            )
+        types = {name: settled(kind, huge) for name, kind in every.items()}
         if not self.is_part:
-            shown = [{name: settled(kind, huge) for name, kind in each.items()} for each in there]
+            applied = ({name: self.dtypes.applied(name, kind) for name, kind in each.items()} for each in there)
+            shown = [{name: settled(kind, huge) for name, kind in each.items()} for each in applied]
             log_differences(form.verb, self.files, shown, types)
-        return {name: self.dtypes.applied(name, kind) for name, kind in types.items()}
+        return types
 
     def _first_fault(self) -> str:
         if not len(self):
