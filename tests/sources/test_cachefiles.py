@@ -141,12 +141,12 @@ def test_a_link_to_a_folder_is_not_followed_to_delete(tmp_path: Path, monkeypatc
 
 
 @contextlib.contextmanager
-def failing(name: str, number: int) -> Iterator[list[str]]:
-    """Each attempt to open a file of this name fails."""
-    real, failed = io.open, []
+def failing(name: str, number: int, after: int = 0) -> Iterator[list[str]]:
+    """Each attempt to open a file of this name fails, after the first ones."""
+    real, failed, left = io.open, [], iter(range(after))
 
     def refuse(path: Any, *args: Any, **options: Any) -> Any:
-        if isinstance(path, (str, Path)) and os.path.basename(path) == name:
+        if isinstance(path, (str, Path)) and os.path.basename(path) == name and next(left, None) is None:
             failed.append(str(path))
             raise OSError(number, os.strerror(number), str(path))
         return real(path, *args, **options)
@@ -183,6 +183,21 @@ def test_a_kept_stream_that_cannot_be_opened_is_no_damage(name: str, number: int
     with failing(name, number), pytest.raises(ps.SourceError, match=f"cannot be read: {os.strerror(number)}"):
         kept_text(tmp_path)
     assert tree(tmp_path) == before
+    assert kept_text(tmp_path).access == "random"
+
+
+@pytest.mark.parametrize("number", READ_ERRORS, ids=os.strerror)
+@pytest.mark.parametrize("good_count", range(4))
+def test_a_kept_stream_whose_length_cannot_be_opened_again_is_no_damage(
+    good_count: int, number: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert list(kept_text(tmp_path)) == list(texts())
+    before = tree(tmp_path)
+    with failing("count", number, after=good_count) as failed, contextlib.suppress(ps.SourceError):
+        list(kept_text(tmp_path))
+    assert failed or good_count > 2
+    assert tree(tmp_path) == before
+    assert not caplog.records
     assert kept_text(tmp_path).access == "random"
 
 

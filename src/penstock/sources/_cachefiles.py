@@ -295,7 +295,7 @@ def _paths(directory: str, spec: Spec) -> dict[str, str]:
 
 
 def _files(place: str, paths: dict[str, str], spec: Spec, length: int | None, limit: int | None) -> CacheFiles:
-    if length is None and (count := recorded_count(paths["count"])) is not None:
+    if length is None and (count := _count_in(paths["count"])) is not None:
         described(paths, spec, count)
     if os.path.getsize(paths["count"]) != 8:  # without it a complete stream would count as one that is being written
         raise SourceError(f"{paths['count']} has another size than 8 bytes")
@@ -420,12 +420,16 @@ def recorded_count(path: str | Path) -> int | None:
     Raises:
         SourceError: It cannot be read.
     """
+    with reading(os.path.dirname(path)):
+        return _count_in(path)
+
+
+def _count_in(path: str | Path) -> int | None:
+    """As `recorded_count`, but raises the system's errors: to `_found` a `SourceError` is damage."""
     try:
         raw = Path(path).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except OSError as error:
-        raise unreadable(os.path.dirname(path), error) from error
     count = int.from_bytes(raw, "little") - 1
     return count if count >= 0 else None
 
