@@ -104,6 +104,61 @@ def test_what_a_killed_process_left_is_deleted_after_an_hour(tmp_path: Path, mon
     assert not left.exists()
 
 
+@pytest.mark.parametrize("size", [0, 1, 7, 40, 200])
+@pytest.mark.parametrize("zeros", [0, 9])
+def test_a_record_that_was_begun_is_deleted_after_an_hour(
+    size: int, zeros: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = _interrupted(tmp_path, monkeypatch)
+    for file in left.iterdir():
+        if file.name != "cache.json":
+            file.unlink()
+    record = (left / "cache.json").read_bytes()
+    assert size < len(record)
+    (left / "cache.json").write_bytes(record[:size] + bytes(zeros))
+    assert numbers(ps.range(4).cache(tmp_path)) == [0, 1, 2, 3]
+    assert left.exists()  # its process may be alive
+    make_old(left)
+    assert numbers(cached(tmp_path)) == SQUARES
+    assert not left.exists()
+
+
+@pytest.mark.parametrize("change", ["the user's text", "a file more", "a link", "another form of name"])
+def test_a_record_that_was_begun_stays_if_it_may_be_the_users(change: str, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    left = cache / (".penstock-new-mine" if "form" in change else ".penstock-new-0123456789abcdef")
+    left.mkdir(parents=True, mode=0o700)
+    cache.chmod(0o700)
+    if change == "a link":
+        (tmp_path / "precious").write_text("")
+        (left / "cache.json").symlink_to(tmp_path / "precious")
+    else:
+        (left / "cache.json").write_text("my notes" if "text" in change else "{")
+    if change == "a file more":
+        (left / "0.npy").write_text("")
+    make_old(left)
+    before = tree(tmp_path)
+    assert numbers(cached(cache)) == SQUARES
+    assert before.items() <= tree(tmp_path).items()
+
+
+@pytest.mark.parametrize("name", ["cache.json", "0.npy", "count"])
+def test_what_a_full_disk_left_unfinished_is_deleted_at_once(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = iter(["cache.json", "0.npy", "index.npy", "rest.bin", "count", "lock"])
+
+    def fail(descriptor: int) -> None:
+        if next(synced) == name:
+            os.truncate(descriptor, 3)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(_cachefiles, "sync", fail)
+    with pytest.raises(ps.SourceError, match=os.strerror(errno.ENOSPC)):
+        numbers(cached(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("change", ["a file more", "another name", "a link", "a folder in it"])
 def test_what_a_killed_process_left_stays_if_the_user_changed_it(
     change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -350,7 +350,7 @@ def _make(path: str, directory: str, content: dict[str, Any], spec: Spec) -> Non
         _fill_files(_paths(new, spec), spec, content["length"] or 0, mode=mode)
         os.rename(new, directory)
     except OSError:
-        _delete_unfinished(new)
+        _delete_unfinished(new, is_ours=True)
         if not _is_there(directory):  # another process was faster
             raise
 
@@ -365,23 +365,50 @@ def _tidy(path: str) -> None:
                     _delete_unfinished(new)
 
 
-def _delete_unfinished(new: str) -> None:
+def _delete_unfinished(new: str, *, is_ours: bool = False) -> None:
     """Deletes a directory that this library made and did not finish, and nothing else.
 
     Its name is of our form, `cache.json` says that it was made under this name, it belongs to this user, and it has no
     file that a cache has not. Files are deleted by their names, one by one.
+
+    Args:
+        new: The directory.
+        is_ours: Whether the caller has made it, so that its record need not say so.
     """
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         status = os.lstat(new)
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             return
         names = sorted(os.listdir(new), key="cache.json".__eq__)  # the record is deleted last
-        if names and json.loads(Path(new, "cache.json").read_text())["made_as"] != os.path.basename(new):
+        if not all(
+            _KNOWN.fullmatch(name) and stat.S_ISREG(os.lstat(os.path.join(new, name)).st_mode) for name in names
+        ):
             return
-        if all(_KNOWN.fullmatch(name) and stat.S_ISREG(os.lstat(os.path.join(new, name)).st_mode) for name in names):
-            for name in names:
-                os.unlink(os.path.join(new, name))
-            os.rmdir(new)
+        if names and not is_ours and not _is_begun(new, names):
+            record = json.loads(Path(new, "cache.json").read_text())
+            if record["made_as"] != os.path.basename(new):
+                return
+        for name in names:
+            os.unlink(os.path.join(new, name))
+        os.rmdir(new)
+
+
+def _is_begun(new: str, names: list[str]) -> bool:
+    """Whether all that is there is the beginning of a record: its process was killed, or the disk was full.
+
+    After a crash of the machine the rest may be zeros.
+    """
+    if names != ["cache.json"]:
+        return False
+    written = Path(new, names[0]).read_bytes().rstrip(b"\0")
+    head = json.dumps({"version": VERSION}, indent=1).encode().removesuffix(b"\n}")
+    if written[: len(head)] != head[: len(written)]:
+        return False
+    try:
+        json.loads(written)
+    except ValueError:
+        return True
+    return False
 
 
 def _announce(path: str, steps: list[Step]) -> None:
