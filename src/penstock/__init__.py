@@ -10,7 +10,8 @@ A map of the package. Imports run downwards:
     cli  commands/  demos/  testing/   the command, and the contract suites
     adapters/       one framework a file, imported on first use
     _dataset.py     the handle: a method for each verb; _check.py, _show.py, _caching.py, _labels.py: their longer parts
-    _constructors.py  _records.py  _images.py  _timeseries.py     from_..., zip, ...
+    _constructors.py  _records.py  _timeseries.py     from_..., zip, ...
+    _images.py  _image_labels.py                      the same for images, and the labels of their files
     _loader.py      a dataset being run
     _repack.py  _replay.py     tar shards of any dataset; elements that failed in a run
     run/            scheduling, delivery, executors, the pool of worker processes

@@ -118,13 +118,13 @@ def by_position(value: Any) -> Any:
     """
     columns = columns_of(value)
     if columns is not None:
-        return Rows({name: by_position(column) for name, column in columns.items()}, value)
+        return TableRows({name: by_position(column) for name, column in columns.items()}, value)
     found = _values(value, "from_source()")
     if found is not None:
         return found.tolist() if found.dtype.hasobject else found
     # A column of a library with the interface of pandas.
     if getattr(value, "iloc", None) is not None and not hasattr(value, "columns"):
-        return Rows(value.iloc, value)
+        return TableRows(value.iloc, value)
     return value
 
 
@@ -154,7 +154,7 @@ def require_no_table(made: object) -> None:
 
 
 @final
-class Rows:
+class TableRows:
     """The rows of a table, or of a column, by position."""
 
     def __init__(self, parts: Any, of: Any) -> None:

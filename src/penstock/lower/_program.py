@@ -18,11 +18,9 @@ from penstock.base._spec import Spec
 from penstock.memory._rows import Rows
 from penstock.memory._slot import outcome_place
 from penstock.plan._node import Node, walk
+from penstock.plan._order import Position as Position
 from penstock.plan._reader import WorkerStatus
 from penstock.plan._tolerate import Failure
-
-Position = tuple[int, int]
-"""`(epoch, index)` of a batch."""
 
 
 class Unit(NamedTuple):

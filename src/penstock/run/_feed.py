@@ -1,6 +1,6 @@
 """A stream's beginning, which one worker reads in order, ahead of the workers that fill batches.
 
-A plan over a stream is cut in two (`plan/_stream.cut`). The part below the cut runs here, on one worker of its own.
+A plan over a stream is cut in two (`lower/_rewrite.cut`). The part below the cut runs here, on one worker of its own.
 The worker writes elements into spans (`_span_schedule.py`). The part above is an ordinary program. Its units read their
 elements from the spans, on any worker, in any order, and again after a failure.
 

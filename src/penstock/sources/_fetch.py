@@ -102,8 +102,8 @@ class _Request:
     """One range of a file. A request without an announcement has `serial` 0."""
 
     __slots__ = (
-        "began_s", "data", "error", "held_nbytes", "is_started", "left", "limit_s", "number", "readers", "repeat_count",
-        "serial", "start", "stop", "tries", "under_way_nbytes",
+        "began_s", "data", "error", "held_nbytes", "is_started", "left", "limit_s", "number", "repeat_count", "serial",
+        "start", "stop", "tries", "under_way_nbytes", "waits",
     )  # fmt: skip
 
     def __init__(self, number: int, start: int, stop: int, serial: int, limit_s: float) -> None:
@@ -111,7 +111,7 @@ class _Request:
         self.serial, self.limit_s = serial, limit_s
         self.left = 0
         """Announced bytes that were not read yet."""
-        self.readers: list[_Reader] = []
+        self.waits: list[_Wait] = []
         self.is_started = False
         self.held_nbytes = 0
         """Its part of the memory for announced requests."""
@@ -129,8 +129,8 @@ class _Request:
 
 
 @final
-class _Reader:
-    """A reader and the requests that it waits for."""
+class _Wait:
+    """The requests that a reader waits for."""
 
     def __init__(self, requests: list[list[_Request]]) -> None:
         self.requests = requests
@@ -264,10 +264,10 @@ class Fetcher:
         with self._lock:
             if self._is_closed:
                 raise SourceError("This source is closed, and cannot be read.")
-            reader = _Reader([self._cover(*span, asker.limit_s, 0) for span in spans])
-            for request in itertools.chain.from_iterable(reader.requests):
-                request.readers.append(reader)
-                reader.left += not request.is_done
+            wait = _Wait([self._cover(*span, asker.limit_s, 0) for span in spans])
+            for request in itertools.chain.from_iterable(wait.requests):
+                request.waits.append(wait)
+                wait.left += not request.is_done
                 if not request.is_started:
                     request.is_started = True  # the copy in the queue of announcements is passed over
                     if request.serial and request.stop < WHOLE:
@@ -277,9 +277,9 @@ class Fetcher:
             thread_count = self._hand_out()
         try:
             self._start(thread_count)
-            if reader.left:
-                self._await(reader, asker)
-            for requests in reader.requests:
+            if wait.left:
+                self._await(wait, asker)
+            for requests in wait.requests:
                 for request in requests:
                     asker.repeat_count += request.repeat_count
                     request.repeat_count = 0
@@ -288,9 +288,9 @@ class Fetcher:
                 yield [(request.start, request.data) for request in requests if request.data is not None]
         finally:
             with self._lock:
-                for (_, start, stop), requests in zip(spans, reader.requests, strict=True):
+                for (_, start, stop), requests in zip(spans, wait.requests, strict=True):
                     for request in requests:
-                        request.readers.remove(reader)
+                        request.waits.remove(wait)
                         request.left -= min(stop, request.stop) - max(start, request.start)
                         self._drop(request)
                 thread_count = self._hand_out()
@@ -340,7 +340,7 @@ class Fetcher:
 
     def _drop(self, request: _Request) -> None:
         """Forgets a request that has no reader, and of which nothing is left to be read."""
-        if request.left > 0 or request.readers:
+        if request.left > 0 or request.waits:
             return
         self._held_nbytes -= request.held_nbytes
         request.held_nbytes = 0
@@ -450,10 +450,10 @@ class Fetcher:
             if not request.is_done and (error is None or not request.tries):
                 request.data, request.error = data, error
                 request.repeat_count += asker.repeat_count
-                for reader in request.readers:
-                    reader.left -= 1
-                    if error is not None or not reader.left:
-                        reader.done.set()
+                for wait in request.waits:
+                    wait.left -= 1
+                    if error is not None or not wait.left:
+                        wait.done.set()
             if data is not None:
                 self.request_count += 1
                 self.fetched_nbytes += len(data)
@@ -483,9 +483,9 @@ class Fetcher:
                     self._limit = max(LEAST_CONNECTIONS, 0.9 * self._limit)
             raise
 
-    def _await(self, reader: _Reader, asker: RetryBudget) -> None:
+    def _await(self, wait: _Wait, asker: RetryBudget) -> None:
         began_s = time.monotonic()
-        while not reader.done.wait(LOOK_S):
+        while not wait.done.wait(LOOK_S):
             asker.require_wanted()
             self._hedge(asker.place)
             with self._lock:

@@ -22,7 +22,7 @@ from penstock.base._errors import (
     type_of,
     words_of,
 )
-from penstock.base._positions import Rows
+from penstock.base._positions import TableRows
 from penstock.base._spec import ArraySpec, Spec, is_masked, loses_masks, loses_zeros
 from penstock.base._tree import Tree
 from penstock.memory._rows import Indices, chunk_count, have_dtype, pieces
@@ -184,7 +184,7 @@ class SequenceSource(Source):
         return len(self._items)
 
     def __str__(self) -> str:
-        return str(self._items) if isinstance(self._items, Rows) else type(self._items).__name__
+        return str(self._items) if isinstance(self._items, TableRows) else type(self._items).__name__
 
     @property
     def _is_list(self) -> bool:

@@ -1,1 +1,1 @@
-"""What runs units: `inline`, `threads` and `processes`, one a file."""
+"""What runs units: threads and worker processes, one a file, and Ray. `inline` has no units: `run/_inline.py`."""
