@@ -131,12 +131,16 @@ def fresh_python() -> Callable[..., subprocess.CompletedProcess[str]]:
     return run
 
 
-@pytest.fixture(scope="session")
-def turns() -> Iterator[Turns]:
-    """An interpreter that runs scripts in turn, for those that need none of their own. See `tests/turns.py`."""
-    turns = Turns(WARNINGS)
-    yield turns
-    turns.close()
+_TURNS = Turns(WARNINGS)
+
+
+@pytest.fixture
+def turns() -> Turns:
+    """An interpreter that runs scripts in turn, for those that need none of their own. See `tests/turns.py`.
+
+    Consecutive tests with this fixture share it. It ends before any other test, which may count child processes.
+    """
+    return _TURNS
 
 
 class _SharedWorkers:
@@ -175,10 +179,15 @@ def _shares_workers(item: pytest.Item) -> bool:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if not _shares_workers(item):
         _SHARED_WORKERS.close()
+    if "turns" in getattr(item, "fixturenames", ()):
+        _TURNS.start()  # before `leaves_nothing_behind` looks at what is there
+    else:
+        _TURNS.close()
 
 
 def pytest_sessionfinish() -> None:
     _SHARED_WORKERS.close()
+    _TURNS.close()
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@
 import copy
 import itertools
 import json
+import multiprocessing.spawn
 import os
 import pickle
-import sys
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
@@ -570,7 +570,7 @@ def test_workers_that_could_not_start_are_tried_again_in_the_next_epoch(monkeypa
     ds = ps.range(4).map(np.negative, element_spec=ps.ArraySpec((), "int64"))
     with ds.loader("processes", workers=1) as loader:
         with monkeypatch.context() as patch:
-            patch.setattr(sys, "executable", "/nowhere/python")
+            patch.setattr(multiprocessing.spawn, "_python_exe", b"/nowhere/python")
             for _ in range(2):
                 with pytest.raises(ps.WorkerError, match="It was start number 3 in a row that failed"):
                     next(iter(loader))

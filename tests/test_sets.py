@@ -52,7 +52,8 @@ def _command(*arguments: str) -> list[str]:
 
 
 def _environment(**more: str) -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": f"{ROOT}", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"} | more
+    outer = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+    return outer | {"PYTHONPATH": f"{ROOT}", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"} | more
 
 
 def _run(folder: Path, *arguments: str, timeout_s: float = 120, **environment: str) -> tuple[int, str]:

@@ -31,7 +31,7 @@ def needs_an_interpreter(text: str) -> bool:
 
 
 class Turns:
-    """A process that runs scripts, one after the other. It starts with the first, and again after one that hung."""
+    """A process that runs scripts, one after the other. It starts again after one that hung."""
 
     def __init__(self, options: Sequence[str]) -> None:
         self._command = [sys.executable, *options, "-X", "faulthandler", "-m", "tests.turns"]
@@ -42,8 +42,7 @@ class Turns:
         self, script: Path, *, cwd: Path, env: dict[str, str] | None = None, timeout_s: float = 240
     ) -> subprocess.CompletedProcess[str]:
         """Runs a script. Returns its status and output; after the deadline, the status of a kill and all stacks."""
-        if self._process is None:
-            self._start()
+        self.start()
         process = self._process
         assert process is not None
         assert process.stdin is not None
@@ -63,7 +62,10 @@ class Turns:
             status, text = self._end()
             assert status == 0, f"After {self._names} the interpreter ended with status {status}:\n{text}"
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Starts the process, if it does not run."""
+        if self._process is not None:
+            return
         answers, writer = os.pipe()
         self._names.clear()
         self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed by _end
