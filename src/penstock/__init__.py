@@ -14,7 +14,7 @@ A map of the package. Imports run downwards:
     _images.py  _image_labels.py                      the same for images, and the labels of their files
     _loader.py      a dataset being run
     _repack.py  _replay.py     tar shards of any dataset; elements that failed in a run
-    run/            scheduling, delivery, executors, the pool of worker processes
+    run/            arrange.py, the one door from a plan to what runs it; delivery, executors, the pool of processes
     lower/          from a plan to a program of units
     sources/        where elements come from, one format a file
     image/          decoding and distortions on OpenCV, imported on first use
