@@ -6,12 +6,14 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 import penstock as ps
+import penstock.image
 from penstock.base import _extensions
 from penstock.run.executors._registry import EXECUTORS, executor_names
 from penstock.testing import SourceTests
@@ -178,8 +180,9 @@ def test_every_name_of_ours_is_there() -> None:
                 assert _extensions.found(group, name) is not None
 
 
-def test_type_checkers_see_what_is_found_at_run_time() -> None:
-    parts = [each for each in ast.parse(Path(ps.__file__).read_text()).body if isinstance(each, ast.If)]
+@pytest.mark.parametrize(("face", "group"), [(ps, _extensions.SOURCES), (penstock.image, _extensions.IMAGE)])
+def test_type_checkers_see_what_is_found_at_run_time(face: ModuleType, group: str) -> None:
+    parts = [each for each in ast.parse(Path(str(face.__file__)).read_text()).body if isinstance(each, ast.If)]
     (block,) = [each for each in parts if ast.unparse(each.test) == "_typing.TYPE_CHECKING"]
     shown = {
         name.name: f"{each.module}:{name.name}"
@@ -187,8 +190,8 @@ def test_type_checkers_see_what_is_found_at_run_time() -> None:
         if isinstance(each, ast.ImportFrom)
         for name in each.names
     }
-    del shown["image"]
-    assert shown == _extensions.OWN[_extensions.SOURCES]
+    shown.pop("image", None)
+    assert shown == _extensions.OWN[group]
 
 
 BEFORE = """

@@ -38,7 +38,8 @@ CORE = RUN | {
 
 # What stands beside the core, by the beginnings of its files. The core never imports it: see `base/_extensions.py`.
 REST = (
-    "__main__", "_records", "_repack", "adapters/ray", "cli", "commands/", "demos/", "run/executors/_ray", "testing/",
+    "__main__", "_records", "_repack", "adapters/ray", "cli", "commands/", "demos/", "distort/",
+    "run/executors/_ray", "testing/",
     "sources/_arrowsizes", "sources/_columns", "sources/_etlfiles", "sources/_example", "sources/_features",
     "sources/_jis",
     "sources/_leasttypes", "sources/_leaves", "sources/_parquetfooter", "sources/_publish", "sources/_recordindex",
@@ -46,7 +47,7 @@ REST = (
     "sources/tfrecord",
 )  # fmt: skip
 # The faces of the distribution: they name all for type checkers, and import nothing of the rest when they run.
-FACES = ("__init__.py",)
+FACES = ("__init__.py", "image/__init__.py")
 
 # For each room, those that it may import. Its own modules it may always.
 MAY_IMPORT = {
@@ -59,6 +60,7 @@ MAY_IMPORT = {
     "run": PLAN | {"lower", "report", "sources"},  # which file a memmap maps
     "_loader": RUN,
     "image": PLAN,
+    "distort": PLAN | {"image"},
     "sources": PLAN | {"image", "report"},  # the limits of control groups
     "_caching": RUN | {"_loader", "sources"},
     "_labels": RUN | {"_loader"},
@@ -90,6 +92,7 @@ DEFERRED = {
     ("_images", "sources"),
     ("_records", "sources"),
     ("__init__", "_records"),
+    ("image", "distort"),
     ("__init__", "_repack"),
     ("run", "run"),
     ("__init__", "image"),
@@ -120,7 +123,7 @@ OPTIONAL = {
     "obstore": ("sources/_store.py",),
     "boto3": ("sources/_store.py",),
     "simplejpeg": ("image/_opencv.py",),
-    "cv2": ("image/",),
+    "cv2": ("image/", "distort/"),
     "matplotlib": ("report/", "demos/"),
     "skimage": ("demos/",),
     "ray": ("run/executors/_ray.py", "run/executors/_ray_fleet.py", "adapters/ray.py"),

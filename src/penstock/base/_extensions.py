@@ -34,11 +34,18 @@ IMAGE: Final = "penstock.image"
 _RECORDS: Final = (
     "from_arrow", "from_csv", "from_jsonl", "from_parquet", "from_tar", "from_text", "from_tfrecord", "write_tfrecord",
 )  # fmt: skip
+_DISTORTIONS: Final = (
+    "Distortion", "Mixing", "blur", "brightness", "compose", "contrast", "crop", "cut_mix", "elastic",
+    "erase", "exactly", "flip", "frozen", "grayscale", "hue", "mix_up", "noise", "normalize", "one_hot",
+    "one_of", "perspective", "resized_crop", "rotate", "saturation", "scale", "sharpen", "shear", "sine_warp",
+    "smooth", "sometimes", "to_float", "translate",
+)  # fmt: skip
 OWN: Final[Mapping[str, Mapping[str, str]]] = {
     SOURCES: {name: f"penstock._records:{name}" for name in _RECORDS}
     | {"from_etlcdb": "penstock._records:from_etlcdb", "repack": "penstock._repack:repack"},
     OBJECTS: {"datasets": "penstock._records:source_of"},
     EXECUTORS: {"ray": "penstock.run.executors._ray_kind:KIND"},
+    IMAGE: {name: f"penstock.distort:{name}" for name in _DISTORTIONS},
     ADAPTERS: {"to_ray": "penstock.adapters.ray:to_ray"},
 }
 """`module:name` by group and name."""

@@ -5,35 +5,54 @@
     distort = compose(rotate(15), shear(0.2), scale(0.1), one_of(blur(1.5), sharpen(1)))
     batches = dataset.random_map(distort, seed=1).batch(32)
 
-Distortions: `_values` draws numbers, `_frame` finds images in elements, and `_warp` joins several geometric changes to
-one. `_distortion` has their base class, and combines them. `_geometry`, `_pixels` and `_convert` hold the others. They
-release the GIL for all but some tens of microseconds an image.
-
 Decoding: `_decode` turns the bytes of a file into an array. `_formats` reads headers, `_codecs` decodes, and
-`_resize` resizes. `_scratch` is the memory of a thread for that.
+`_resize` resizes. `_scratch` is the memory of a thread for that. The distortions stand in `distort/`, which is imported
+when one is asked for.
 """
 
-from penstock.image._convert import normalize, one_hot, to_float
+import typing as _typing
+
+from penstock.base._extensions import IMAGE as _IMAGE, found as _found
 from penstock.image._decode import Decoding, decode
-from penstock.image._distortion import Distortion, compose, frozen, one_of, sometimes
 from penstock.image._formats import ImageError
-from penstock.image._geometry import (
-    crop,
-    elastic,
-    flip,
-    perspective,
-    resized_crop,
-    rotate,
-    scale,
-    shear,
-    sine_warp,
-    translate,
-)
-from penstock.image._mixing import Mixing, cut_mix, mix_up
 from penstock.image._opencv import OpenCVMissingError, SimpleJPEGMissingError
-from penstock.image._pixels import blur, brightness, contrast, erase, grayscale, hue, noise, saturation, sharpen, smooth
 from penstock.image._resize import Resizing, resize
-from penstock.image._values import exactly
+
+if _typing.TYPE_CHECKING:  # at run time `__getattr__` imports these when they are asked for
+    from penstock.distort import (
+        Distortion as Distortion,
+        Mixing as Mixing,
+        blur as blur,
+        brightness as brightness,
+        compose as compose,
+        contrast as contrast,
+        crop as crop,
+        cut_mix as cut_mix,
+        elastic as elastic,
+        erase as erase,
+        exactly as exactly,
+        flip as flip,
+        frozen as frozen,
+        grayscale as grayscale,
+        hue as hue,
+        mix_up as mix_up,
+        noise as noise,
+        normalize as normalize,
+        one_hot as one_hot,
+        one_of as one_of,
+        perspective as perspective,
+        resized_crop as resized_crop,
+        rotate as rotate,
+        saturation as saturation,
+        scale as scale,
+        sharpen as sharpen,
+        shear as shear,
+        sine_warp as sine_warp,
+        smooth as smooth,
+        sometimes as sometimes,
+        to_float as to_float,
+        translate as translate,
+    )
 
 __all__ = [
     "Decoding",
@@ -77,7 +96,20 @@ __all__ = [
     "translate",
 ]
 
-for _name in __all__:
-    # Reprs, docs and pickles say `penstock.image.Distortion`, and not the private module.
-    globals()[_name].__module__ = "penstock.image"
+for _name in (Decoding, ImageError, OpenCVMissingError, Resizing, SimpleJPEGMissingError, decode, resize):
+    # Reprs, docs and pickles say `penstock.image.Decoding`, and not the private module.
+    _name.__module__ = "penstock.image"
 del _name
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def __getattr__(name: str) -> _typing.Any:
+    """Imports the distortions when one is first asked for, also those of other packages."""
+    value = None if name.startswith("_") else _found(_IMAGE, name)
+    if value is None:
+        raise AttributeError(f"module 'penstock.image' has no attribute {name!r}")
+    globals()[name] = value
+    return value

@@ -11,11 +11,11 @@ from typing import Final, final
 
 import numpy as np
 
-from penstock.image._distortion import Distortion, changes
-from penstock.image._frame import Array, Frame, Work
-from penstock.image._geometry import drawn_part
+from penstock.distort._distortion import Distortion, changes
+from penstock.distort._frame import Array, Frame, Work
+from penstock.distort._geometry import drawn_part
+from penstock.distort._values import Amount, Draws, Range, chance, numbers, spread
 from penstock.image._opencv import cv2
-from penstock.image._values import Amount, Draws, Range, chance, numbers, spread
 
 _NO_BLUR: Final = 0.1
 """A standard deviation, in pixels, below which no 8-bit pixel changes."""

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Final, final
 import numpy as np
 
 from penstock.base._errors import ArgumentError, ArgumentTypeError, type_of
-from penstock.image._distortion import Distortion, changes
-from penstock.image._frame import Array, Key, Work, place_of, replaced
-from penstock.image._values import Draws, numbers, whole
+from penstock.distort._distortion import Distortion, changes
+from penstock.distort._frame import Array, Key, Work, place_of, replaced
+from penstock.distort._values import Draws, numbers, whole
 
 _ONE: Final = 1.01
 """Interpolated values may be slightly above 1."""

@@ -7,11 +7,11 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from penstock.base._errors import ArgumentError
-from penstock.image._distortion import Distortion, moves
-from penstock.image._frame import MAX_SIDE
+from penstock.distort._distortion import Distortion, moves
+from penstock.distort._frame import MAX_SIDE
+from penstock.distort._values import Amount, Draws, Range, chance, spread, whole
+from penstock.distort._warp import Grid, Path
 from penstock.image._opencv import cv2
-from penstock.image._values import Amount, Draws, Range, chance, spread, whole
-from penstock.image._warp import Grid, Path
 
 _TRY_COUNT: Final = 10
 _ANYWHERE: Final = (0.0, 1.0)

@@ -13,9 +13,9 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from penstock.image._frame import Array, Frame, Work
+from penstock.distort._frame import Array, Frame, Work
+from penstock.distort._places import moved_by_matrix, moved_by_origins
 from penstock.image._opencv import cv2
-from penstock.image._places import moved_by_matrix, moved_by_origins
 
 Matrix = tuple[float, float, float, float, float, float]
 """(a, b, c, d, e, f): x becomes a * x + b * y + c, and y becomes d * x + e * y + f."""

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from penstock.base._errors import ArgumentError
-from penstock.image._frame import Array
+from penstock.distort._frame import Array
 from penstock.image._opencv import cv2
 
 

@@ -14,8 +14,8 @@ from typing import Any, Final, Literal, final, get_args
 import numpy as np
 
 from penstock.base._errors import ArgumentError, type_of
+from penstock.distort._places import Array as Array, BoxFormat, Places
 from penstock.image._opencv import cv2
-from penstock.image._places import Array as Array, BoxFormat, Places
 
 Key = Hashable
 """The place of a leaf in an element: a key of a dict, an index of a tuple, or a field of a named tuple."""

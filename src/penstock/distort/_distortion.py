@@ -10,10 +10,10 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from penstock.base._errors import ArgumentError, ArgumentTypeError, type_of
-from penstock.image._frame import Border, DataFormat, Interpolation, Key, Settings, Work, distorted
-from penstock.image._places import BoxFormat
-from penstock.image._values import Check, Draws, chance, numbers
-from penstock.image._warp import Path
+from penstock.distort._frame import Border, DataFormat, Interpolation, Key, Settings, Work, distorted
+from penstock.distort._places import BoxFormat
+from penstock.distort._values import Check, Draws, chance, numbers
+from penstock.distort._warp import Path
 
 
 class Distortion(ABC):

@@ -1,0 +1,75 @@
+"""Distortions of images for `map` and `random_map`. Users import them from `penstock.image`.
+
+`_values` draws numbers, `_frame` finds images in elements, and `_warp` joins several geometric changes to one.
+`_distortion` has their base class, and combines them. `_geometry`, `_pixels` and `_convert` hold the others. They
+release the GIL for all but some tens of microseconds an image.
+"""
+
+from penstock.distort._convert import normalize, one_hot, to_float
+from penstock.distort._distortion import Distortion, compose, frozen, one_of, sometimes
+from penstock.distort._geometry import (
+    crop,
+    elastic,
+    flip,
+    perspective,
+    resized_crop,
+    rotate,
+    scale,
+    shear,
+    sine_warp,
+    translate,
+)
+from penstock.distort._mixing import Mixing, cut_mix, mix_up
+from penstock.distort._pixels import (
+    blur,
+    brightness,
+    contrast,
+    erase,
+    grayscale,
+    hue,
+    noise,
+    saturation,
+    sharpen,
+    smooth,
+)
+from penstock.distort._values import exactly
+
+__all__ = [
+    "Distortion",
+    "Mixing",
+    "blur",
+    "brightness",
+    "compose",
+    "contrast",
+    "crop",
+    "cut_mix",
+    "elastic",
+    "erase",
+    "exactly",
+    "flip",
+    "frozen",
+    "grayscale",
+    "hue",
+    "mix_up",
+    "noise",
+    "normalize",
+    "one_hot",
+    "one_of",
+    "perspective",
+    "resized_crop",
+    "rotate",
+    "saturation",
+    "scale",
+    "sharpen",
+    "shear",
+    "sine_warp",
+    "smooth",
+    "sometimes",
+    "to_float",
+    "translate",
+]
+
+for _name in __all__:
+    # Reprs, docs and pickles say `penstock.image.Distortion`, and not the private module.
+    globals()[_name].__module__ = "penstock.image"
+del _name
