@@ -4,7 +4,7 @@ Question: some nodes are four times as fast as others, and now and then one paus
 of the nodes' speed is used, if they take shares from the head of one queue? Beside it: the same number of rows for each
 node in every batch, as a fixed assignment gives, and a whole batch for each node.
 
-Method: `python benchmarks/ray_shares.py`. A simulation by events, without Ray: `_give_out` of `_ray_fleet.py` in a few
+Method: `python benchmarks/ray_shares.py`. A simulation by events, without Ray: `_give_out` of `ray/_fleet.py` in a few
 lines. A row takes 20 ms on a worker of a node of speed 1, and a node has 16 workers. Speeds are drawn evenly from 0.5
 to 2, and a share takes 2 ms more to travel. With pauses, one share in 1,000 takes 0.2 s longer. The consumer takes
 batches as fast as they come. A gap is the time from one complete batch to the next, in order. `p99/mean` is the 99th

@@ -28,8 +28,6 @@ CORE = RUN | {
     "_constructors",
     "_image_labels",
     "_images",
-    "_records",
-    "_repack",
     "_replay",
     "_timeseries",
     "sources",
@@ -37,15 +35,7 @@ CORE = RUN | {
 }
 
 # What stands beside the core, by the beginnings of its files. The core never imports it: see `base/_extensions.py`.
-REST = (
-    "__main__", "_records", "_repack", "adapters/ray", "cli", "commands/", "demos/", "distort/",
-    "run/executors/_ray", "testing/",
-    "sources/_arrowsizes", "sources/_columns", "sources/_etlfiles", "sources/_example", "sources/_features",
-    "sources/_jis",
-    "sources/_leasttypes", "sources/_leaves", "sources/_parquetfooter", "sources/_publish", "sources/_recordindex",
-    "sources/etlcdb", "sources/huggingface", "sources/lines", "sources/parquet", "sources/rowtext", "sources/tar",
-    "sources/tfrecord",
-)  # fmt: skip
+REST = ("__main__", "cli", "commands/", "demos/", "distort/", "formats/", "ray/", "testing/")
 # The faces of the distribution: they name all for type checkers, and import nothing of the rest when they run.
 FACES = ("__init__.py", "image/__init__.py")
 
@@ -69,16 +59,16 @@ MAY_IMPORT = {
     "_constructors": RUN | {"_dataset", "sources", "image"},
     "_image_labels": BASE,
     "_images": RUN | {"_dataset", "_image_labels", "sources", "image"},
-    "_records": RUN | {"_dataset", "_constructors", "sources"},
+    "formats": RUN | {"_dataset", "_constructors", "sources"},
+    "ray": RUN,
     "_timeseries": RUN | {"_dataset", "_constructors"},
     "_show": PLAN | {"report"},
     "_replay": RUN | {"_dataset"},
-    "_repack": RUN | {"_dataset", "sources"},
     "adapters": CORE,
     "__init__": CORE | {"adapters"},
     "testing": CORE | {"__init__", "adapters"},
     "demos": CORE | {"__init__", "adapters"},
-    "commands": CORE | {"__init__", "adapters"},
+    "commands": CORE | {"__init__", "adapters", "formats"},
     "cli": CORE | {"__init__", "adapters", "commands"},
     "__main__": {"cli"},
 }
@@ -90,14 +80,13 @@ DEFERRED = {
     ("_constructors", "sources"),
     ("_images", "image"),
     ("_images", "sources"),
-    ("_records", "sources"),
-    ("__init__", "_records"),
+    ("formats", "formats"),
+    ("ray", "ray"),
+    ("__init__", "formats"),
     ("image", "distort"),
-    ("__init__", "_repack"),
-    ("run", "run"),
     ("__init__", "image"),
     ("cli", "demos"),
-    ("commands", "sources"),
+    ("commands", "formats"),
 }
 
 REQUIRED = {"numpy", "optree", "cloudpickle"}
@@ -109,16 +98,16 @@ OPTIONAL = {
     "jax": ("adapters/jax.py", "adapters/keras.py"),
     "h5py": ("sources/hdf5.py", "sources/_hdf5files.py", "commands/_recognise.py"),
     "zarr": ("sources/zarr.py", "commands/_recognise.py"),
-    "datasets": ("sources/huggingface.py",),
+    "datasets": ("formats/huggingface.py",),
     "pyarrow": (
-        "sources/huggingface.py",
-        "sources/_columns.py",
-        "sources/_leasttypes.py",
-        "sources/_leaves.py",
-        "sources/parquet.py",
-        "sources/rowtext.py",
+        "formats/huggingface.py",
+        "formats/_columns.py",
+        "formats/_leasttypes.py",
+        "formats/_leaves.py",
+        "formats/parquet.py",
+        "formats/rowtext.py",
     ),
-    "google_crc32c": ("sources/tfrecord.py",),
+    "google_crc32c": ("formats/tfrecord.py",),
     "fsspec": ("sources/_remote.py",),
     "obstore": ("sources/_store.py",),
     "boto3": ("sources/_store.py",),
@@ -126,7 +115,7 @@ OPTIONAL = {
     "cv2": ("image/", "distort/"),
     "matplotlib": ("report/", "demos/"),
     "skimage": ("demos/",),
-    "ray": ("run/executors/_ray.py", "run/executors/_ray_fleet.py", "adapters/ray.py"),
+    "ray": ("ray/",),
     "pytest": ("testing/",),
     "hypothesis": ("testing/",),
 }

@@ -5,32 +5,38 @@
     for x, y in pairs.shuffle(seed=1).batch(32).loader():
         ...
 
-A map of the package. Imports run downwards:
+A map of the package. Imports run downwards. The core:
 
-    cli  commands/  demos/  testing/   the command, and the contract suites
     adapters/       one framework a file, imported on first use
     _dataset.py     the handle: a method for each verb; _check.py, _show.py, _caching.py, _labels.py: their longer parts
-    _constructors.py  _records.py  _timeseries.py     from_..., zip, ...
-    _images.py  _image_labels.py                      the same for images, and the labels of their files
+    _constructors.py  _timeseries.py                 from_..., zip, ...
+    _images.py  _image_labels.py                     the same for images, and the labels of their files
     _loader.py      a dataset being run
-    _repack.py  _replay.py     tar shards of any dataset; elements that failed in a run
+    _replay.py      elements that failed in a run
     run/            arrange.py, the one door from a plan to what runs it; delivery, executors, the pool of processes
     lower/          from a plan to a program of units
     sources/        where elements come from, one format a file
-    image/          decoding and distortions on OpenCV, imported on first use
+    image/          decoding
     report/         counters, reports, and pictures of plans and elements
     plan/           nodes, one kind a file; _node.py is the idea
     memory/         slots, the ring, leases, shared memory
     base/           trees, specs, errors, random numbers, arguments
     native/         the copy engine in C++, and the same in NumPy
 
+The rest, which the core finds by names and never imports (base/_extensions.py):
+
+    cli  commands/  demos/  testing/   the command, and the contract suites
+    formats/        tar, TFRecord, tables, text, Hugging Face, ETL
+    distort/        distortions of images on OpenCV: `penstock.image`
+    ray/            workers on other machines
+
 A new source is a `Source` (plan/_source.py: `element_spec`, `__len__`, and `read_into` or `open`) in a file in
-sources/, and a function in _constructors.py or _records.py. A new verb is a node in plan/, or an existing one, and a
-method in _dataset.py. A new executor is an `Executor` (run/executors/_executor.py) in a file beside it, and an entry in
-_registry.py there. A new adapter is an `EpochAdapter` (adapters/_epochs.py), or a function that makes what its
-framework iterates, in a file in adapters/, and a method in _dataset.py. The tests of a new class subclass
-`SourceTests`, `ExecutorTests` or `AdapterTests` of `penstock.testing`; a node gets a strategy in testing/strategies.py.
-CONTRIBUTING.md says more, and what to read first.
+formats/, a function in formats/_records.py, and an entry in base/_extensions.py. A new verb is a node in plan/, or an
+existing one, and a method in _dataset.py. A new executor is an `Executor` (run/executors/_executor.py) in a file beside
+it, and an entry in _registry.py there. A new adapter is an `EpochAdapter` (adapters/_epochs.py), or a function that
+makes what its framework iterates, in a file in adapters/, and a method in _dataset.py. The tests of a new class
+subclass `SourceTests`, `ExecutorTests` or `AdapterTests` of `penstock.testing`; a node gets a strategy in
+testing/strategies.py. CONTRIBUTING.md says more, and what to read first.
 """
 
 import logging as _logging
@@ -89,7 +95,7 @@ from penstock.sources._diskcache import DiskCache as DiskCache
 
 if _typing.TYPE_CHECKING:  # at run time `__getattr__` imports these when they are asked for
     from penstock import image as image
-    from penstock._records import (
+    from penstock.formats._records import (
         from_arrow as from_arrow,
         from_csv as from_csv,
         from_etlcdb as from_etlcdb,
@@ -100,7 +106,7 @@ if _typing.TYPE_CHECKING:  # at run time `__getattr__` imports these when they a
         from_tfrecord as from_tfrecord,
         write_tfrecord as write_tfrecord,
     )
-    from penstock._repack import repack as repack
+    from penstock.formats._repack import repack as repack
 
 __version__ = "0.1.0"
 

@@ -21,7 +21,7 @@ class TestRay(ExecutorTests):
 
 
 def test_its_entry_has_the_reach_of_the_executor() -> None:
-    from penstock.run.executors._ray import RayExecutor
+    from penstock.ray._executor import RayExecutor
 
     assert EXECUTORS["ray"].reach == RayExecutor.reach
 

@@ -171,7 +171,7 @@ def test_workers_end_with_close() -> None:
 
 
 def test_other_versions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.run.executors import _ray_fleet
+    from penstock.ray import _fleet as _ray_fleet
 
     known = _ray_fleet.versions()
     monkeypatch.setattr(_ray_fleet, "versions", lambda: {**known, "numpy": "1.99"})
@@ -181,7 +181,7 @@ def test_other_versions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_options_that_no_node_fits_are_an_error_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.run.executors import _ray_fleet
+    from penstock.ray import _fleet as _ray_fleet
 
     monkeypatch.setattr(_ray_fleet, "START_S", 0.5)
     options: Any = {"resources": {"nowhere": 1}}

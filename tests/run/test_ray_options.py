@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.run import executors
+from penstock import ray
 
 
 def test_without_ray_the_install_command_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_ray", "_ray_fleet"):
-        monkeypatch.delitem(sys.modules, f"penstock.run.executors.{name}", raising=False)
-        monkeypatch.delattr(executors, name, raising=False)
+    for name in ("_executor", "_fleet"):
+        monkeypatch.delitem(sys.modules, f"penstock.ray.{name}", raising=False)
+        monkeypatch.delattr(ray, name, raising=False)
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ModuleNotFoundError, match=r"executor='ray' needs Ray: pip install 'penstock\[ray\]', on each"):
         ps.range(8).loader("ray")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.sources import _etlfiles
+from penstock.formats import _etlfiles
 from penstock.testing import SourceTests
 
 # (height, width), bits of a pixel

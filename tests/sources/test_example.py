@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import penstock as ps
-from penstock.sources._example import ExampleError, ExampleReader
-from penstock.sources._features import Feature, encoded, features_of, walk
+from penstock.formats._example import ExampleError, ExampleReader
+from penstock.formats._features import Feature, encoded, features_of, walk
 
 RNG = np.random.default_rng(0)
 
@@ -86,7 +86,7 @@ def test_records_read_together_are_those_read_alone(rows):
 
 
 def test_records_laid_out_alike_are_not_walked_one_by_one(monkeypatch):
-    from penstock.sources import _example
+    from penstock.formats import _example
 
     walks = []
     monkeypatch.setattr(_example, "walk", lambda *where: walks.append(where) or walk(*where))
@@ -209,7 +209,7 @@ def test_damage_is_told_apart_from_a_wrong_spec():
 
 
 def test_layouts_are_not_kept_without_limit(monkeypatch):
-    from penstock.sources import _example
+    from penstock.formats import _example
 
     monkeypatch.setattr(_example, "_MAX_LAYOUTS", 3)
     monkeypatch.setattr(_example, "_MAX_LAYOUTS_OF_A_SIZE", 2)

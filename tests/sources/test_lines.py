@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.sources import lines
+from penstock.formats import lines
 from penstock.testing import SourceTests, assert_resumes_exactly, assert_same
 
 ROWS = [
@@ -340,7 +340,7 @@ def test_ends_of_lines_may_be_mixed(tmp_path):
 
 
 def test_types_are_the_least_that_hold_every_row(tmp_path, monkeypatch):
-    from penstock.sources import rowtext
+    from penstock.formats import rowtext
 
     monkeypatch.setattr(rowtext, "_BLOCK_NBYTES", 64)  # rows are looked at block by block
     monkeypatch.setattr(lines, "_WINDOW_NBYTES", 256)
@@ -381,7 +381,7 @@ def test_types_are_the_least_that_hold_every_row(tmp_path, monkeypatch):
     ],
 )
 def test_large_integers_keep_all_their_digits(tmp_path, monkeypatch, numbers, dtype, block):
-    from penstock.sources import rowtext
+    from penstock.formats import rowtext
 
     monkeypatch.setattr(rowtext, "_BLOCK_NBYTES", block)
     for ds in (
@@ -409,7 +409,7 @@ SHORT, LONG = "0.5", "9007199254740993"  # the second is 2**53 + 1
     ],
 )
 def test_integers_that_float64_rounds_are_refused_among_floats(tmp_path, monkeypatch, texts, is_json_only, block):
-    from penstock.sources import rowtext
+    from penstock.formats import rowtext
 
     monkeypatch.setattr(rowtext, "_BLOCK_NBYTES", block)
     csv = written(tmp_path / "a.csv", "x,i", *(f"{text},1234567890123456789" for text in texts))
@@ -461,7 +461,7 @@ def test_large_numbers_that_float64_holds_are_floats(tmp_path, texts):
 
 
 def test_a_large_float_sends_no_other_column_to_python(tmp_path, monkeypatch):
-    from penstock.sources import _leasttypes
+    from penstock.formats import _leasttypes
 
     monkeypatch.setattr(_leasttypes, "_type_of", lambda *_: pytest.fail("a line is looked at in Python"))
     rows = [f'{{"x": {i}e20, "i": {10**17 + i}, "s": {{"a": [{i}]}}}}' for i in range(50)]
@@ -510,7 +510,7 @@ def test_files_may_lack_rows_or_columns_and_one_line_of_the_log_says_so(tmp_path
 
 
 def test_types_are_kept_with_the_index_and_made_again_if_it_is_damaged(tmp_path, monkeypatch):
-    from penstock.sources import _leasttypes
+    from penstock.formats import _leasttypes
 
     path = written(tmp_path / "a.jsonl", '{"x": 1}', '{"x": 2.5}')
     looked = []
@@ -526,7 +526,7 @@ def test_types_are_kept_with_the_index_and_made_again_if_it_is_damaged(tmp_path,
 
 
 def test_a_large_file_is_read_when_its_spec_is_first_needed(tmp_path, monkeypatch):
-    from penstock.sources import rowtext
+    from penstock.formats import rowtext
 
     monkeypatch.setattr(rowtext, "HEAD_NBYTES", 4)
     made = [

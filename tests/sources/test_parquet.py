@@ -18,7 +18,7 @@ from penstock.testing import SourceTests
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
-from penstock.sources import _columns, parquet  # noqa: E402  # they need pyarrow
+from penstock.formats import _columns, parquet  # noqa: E402  # they need pyarrow
 
 RNG = np.random.default_rng(0)
 

@@ -11,7 +11,7 @@ import pytest
 
 import penstock as ps
 from penstock.base import _atomic, _trust
-from penstock.sources import _recordindex
+from penstock.formats import _recordindex
 from penstock.sources._openfile import find
 
 pytest.importorskip("google_crc32c")
@@ -31,7 +31,7 @@ def test_nothing_is_read_before_the_length_is_needed(tmp_path):
 
 
 def test_index_is_used_again_and_not_when_the_file_has_changed(tmp_path, monkeypatch):
-    from penstock.sources import tfrecord
+    from penstock.formats import tfrecord
 
     built = []
     offsets = tfrecord.offsets_of

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.formats._features import encoded, field
 from penstock.plan._source import open_source
-from penstock.sources._features import encoded, field
 from penstock.testing import SourceTests
 
 google_crc32c = pytest.importorskip("google_crc32c")

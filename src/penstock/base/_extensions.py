@@ -41,12 +41,12 @@ _DISTORTIONS: Final = (
     "smooth", "sometimes", "to_float", "translate",
 )  # fmt: skip
 OWN: Final[Mapping[str, Mapping[str, str]]] = {
-    SOURCES: {name: f"penstock._records:{name}" for name in _RECORDS}
-    | {"from_etlcdb": "penstock._records:from_etlcdb", "repack": "penstock._repack:repack"},
-    OBJECTS: {"datasets": "penstock._records:source_of"},
-    EXECUTORS: {"ray": "penstock.run.executors._ray_kind:KIND"},
+    SOURCES: {name: f"penstock.formats._records:{name}" for name in _RECORDS}
+    | {"from_etlcdb": "penstock.formats._records:from_etlcdb", "repack": "penstock.formats._repack:repack"},
+    OBJECTS: {"datasets": "penstock.formats._records:source_of"},
+    EXECUTORS: {"ray": "penstock.ray._kind:KIND"},
     IMAGE: {name: f"penstock.distort:{name}" for name in _DISTORTIONS},
-    ADAPTERS: {"to_ray": "penstock.adapters.ray:to_ray"},
+    ADAPTERS: {"to_ray": "penstock.ray._data:to_ray"},
 }
 """`module:name` by group and name."""
 

@@ -166,7 +166,7 @@ def _tfrecord(file: File, target: str) -> Found | None:
     if not (is_named or file.is_local):
         return None
     try:
-        from penstock.sources import tfrecord
+        from penstock.formats import tfrecord
 
         if tfrecord.first_record(file, "gzip" if is_named and file.name.endswith(".gz") else None) is None:
             return None

@@ -18,8 +18,7 @@ import pyarrow.types as kinds
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SpecError, type_of
 from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
-from penstock.plan._pad import holds
-from penstock.sources._columns import (
+from penstock.formats._columns import (
     Column,
     Ragged,
     RowError,
@@ -36,7 +35,8 @@ from penstock.sources._columns import (
     spec_of,
     with_values,
 )
-from penstock.sources._leasttypes import plain
+from penstock.formats._leasttypes import plain
+from penstock.plan._pad import holds
 from penstock.sources._openfile import File, bounds_of
 
 _log = logging.getLogger("penstock")

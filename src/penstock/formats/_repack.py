@@ -11,8 +11,8 @@ import numpy as np
 from penstock._dataset import Dataset
 from penstock.base._arguments import as_int
 from penstock.base._errors import ArgumentError, ArgumentTypeError, no_path, type_of
-from penstock.sources._publish import publisher
-from penstock.sources.tar import KEY, MEMBER
+from penstock.formats._publish import publisher
+from penstock.formats.tar import KEY, MEMBER
 
 _SPOOLED_NBYTES: Final = 16 << 20
 

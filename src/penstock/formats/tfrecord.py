@@ -25,13 +25,10 @@ from penstock.base._errors import ArgumentError, SourceError, SpecError
 from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
 from penstock.base._windows import windows
-from penstock.memory._rows import Indices
-from penstock.plan._source import Read
-from penstock.sources import _recordindex
-from penstock.sources._example import ExampleError, ExampleReader, row_numbers
-from penstock.sources._features import DamagedError, Feature, encoded, features_of, inferred, is_sequence, walk
-from penstock.sources._openfile import File, placed, rows_of
-from penstock.sources._recordindex import (
+from penstock.formats import _recordindex
+from penstock.formats._example import ExampleError, ExampleReader, row_numbers
+from penstock.formats._features import DamagedError, Feature, encoded, features_of, inferred, is_sequence, walk
+from penstock.formats._recordindex import (
     Arrays,
     Compressed,
     Compression,
@@ -39,6 +36,9 @@ from penstock.sources._recordindex import (
     RecordFilesReader,
     compressed,
 )
+from penstock.memory._rows import Indices
+from penstock.plan._source import Read
+from penstock.sources._openfile import File, placed, rows_of
 
 Integers = npt.NDArray[np.int64]
 

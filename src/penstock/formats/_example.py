@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from penstock.base._spec import ArraySpec
 from penstock.base._windows import spacing, windows
-from penstock.sources._features import (
+from penstock.formats._features import (
     ABSENT,
     BYTES,
     FLOAT,

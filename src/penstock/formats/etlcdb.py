@@ -17,11 +17,11 @@ import numpy.typing as npt
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
 from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
+from penstock.formats import _etlfiles, _recordindex
+from penstock.formats._etlfiles import LAYOUTS, Layout, unpacked
+from penstock.formats._jis import GROUPS, Group, character_of, co59_table, group_of
 from penstock.memory._rows import Indices
 from penstock.plan._source import Read
-from penstock.sources import _etlfiles, _recordindex
-from penstock.sources._etlfiles import LAYOUTS, Layout, unpacked
-from penstock.sources._jis import GROUPS, Group, character_of, co59_table, group_of
 from penstock.sources._openfile import File, FilesSource, RecordReader, bounds_of, described, for_each, placed
 
 Integers = npt.NDArray[np.int64]

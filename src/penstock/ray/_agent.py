@@ -225,7 +225,7 @@ class _Program:
     # For the pool; see `Receiver`.
 
     def describe(self, unit: Unit, status: tuple[int, int, int]) -> str:
-        """Returns a mark in place of words, for only the trainer knows the plan; see `_ray_fleet.py`."""
+        """Returns a mark in place of words, for only the trainer knows the plan; see `_fleet.py`."""
         return f"<unit {unit.start}: {status[0]} {status[1]} {status[2]}>"
 
     def finished(self, unit: Unit, result: UnitResult) -> Sequence[Unit]:

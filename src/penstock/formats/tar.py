@@ -20,9 +20,9 @@ import numpy.typing as npt
 from penstock.base._errors import ArgumentError, ArgumentTypeError, PenstockError, SourceError, type_of
 from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
+from penstock.formats import _recordindex
 from penstock.memory._rows import Indices
 from penstock.plan._source import Read
-from penstock.sources import _recordindex
 from penstock.sources._openfile import File, FilesSource, RecordReader, bounds_of, for_each, placed
 
 Integers = npt.NDArray[np.int64]

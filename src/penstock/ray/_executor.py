@@ -1,7 +1,7 @@
 """The executor `ray`: workers on the nodes of a Ray cluster, for work that one machine does not get done.
 
-Ray starts an agent on each node (`_ray_agent.py`), reports when one is lost, and carries bytes. Order, retries and
-back-pressure are the plan's and the ring's, as with any executor. `_ray_fleet.py` gives out the work.
+Ray starts an agent on each node (`_agent.py`), reports when one is lost, and carries bytes. Order, retries and
+back-pressure are the plan's and the ring's, as with any executor. `_fleet.py` gives out the work.
 """
 
 import functools
@@ -16,10 +16,10 @@ from penstock.base._units import size_text
 from penstock.lower._batches import BatchProgram
 from penstock.lower._program import Program
 from penstock.memory._ring import Ring
+from penstock.ray._agent import Opening
+from penstock.ray._fleet import SILENCE_S, join_fleet, workers_on, works_here
+from penstock.ray._shares import Task, numbers
 from penstock.run.executors._executor import Client, Executor
-from penstock.run.executors._ray_agent import Opening
-from penstock.run.executors._ray_fleet import SILENCE_S, join_fleet, workers_on, works_here
-from penstock.run.executors._ray_shares import Task, numbers
 from penstock.run.executors._request import ExecutorRequest
 from penstock.run.pool._payload import PlanPayload
 from penstock.run.pool._pool import pool_deadline_s

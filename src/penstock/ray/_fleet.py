@@ -1,7 +1,7 @@
 """The agents of this process on Ray, and the thread that looks after them.
 
 A `Fleet` is the agents with the same options. Loaders share it, as they share a pool. The trainer's own node has
-workers of the trainer; see `_ray_local.py`.
+workers of the trainer; see `_local.py`.
 
 Work travels as shares: neighbouring units of one batch, some 50 ms of an agent's work. Shares are taken from the head
 of the queue, so all nodes fill the next batch. A unit exists only for a free slot. So what lies in object stores is at
@@ -45,9 +45,9 @@ from penstock.base._errors import DeadlineError, LoaderError, WorkerError
 from penstock.base._threads import start_thread
 from penstock.lower._batches import NO_BATCHES
 from penstock.lower._program import Unit, UnitResult
-from penstock.run.executors._ray_agent import CALL_THREAD, SHARE_COUNT, Agent, Answer, versions
-from penstock.run.executors._ray_local import LocalWorkers
-from penstock.run.executors._ray_shares import AgentHandle, Job, Share, Task, numbers
+from penstock.ray._agent import CALL_THREAD, SHARE_COUNT, Agent, Answer, versions
+from penstock.ray._local import LocalWorkers
+from penstock.ray._shares import AgentHandle, Job, Share, Task, numbers
 from penstock.run.pool._payload import PlanPayload
 from penstock.run.pool._pool import join
 from penstock.run.pool._registry import Registry

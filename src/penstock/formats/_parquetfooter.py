@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from penstock.base._errors import SourceError, SpecError
-from penstock.sources._columns import spec_of
+from penstock.formats._columns import spec_of
 from penstock.sources._openfile import File
 
 _FALSE, _BYTES, _LIST, _SET, _STRUCT = 2, 8, 9, 10, 12

@@ -22,12 +22,10 @@ import pyarrow.types as kinds
 
 from penstock import native
 from penstock.base._errors import ArgumentError, PenstockError, SourceError, SpecError
-from penstock.plan._source import Read
-from penstock.sources._arrowsizes import record_batches
-from penstock.sources._blocks import CachedFile
-from penstock.sources._columns import Column, Ragged, RowError, is_viewed, require_valid
-from penstock.sources._leasttypes import least, plain
-from penstock.sources._leaves import (
+from penstock.formats._arrowsizes import record_batches
+from penstock.formats._columns import Column, Ragged, RowError, is_viewed, require_valid
+from penstock.formats._leasttypes import least, plain
+from penstock.formats._leaves import (
     Dtypes,
     Leaf,
     Nulls,
@@ -40,8 +38,10 @@ from penstock.sources._leaves import (
     require_casts,
     stored_numbers,
 )
+from penstock.formats._parquetfooter import Chunk, stored_chunks
+from penstock.plan._source import Read
+from penstock.sources._blocks import CachedFile
 from penstock.sources._openfile import File, FilesSource, block_reader, bounds_of, for_each, placed, stamp
-from penstock.sources._parquetfooter import Chunk, stored_chunks
 from penstock.sources._remote import ByteSource, RemoteFile
 
 Kind = Literal["parquet", "arrow"]

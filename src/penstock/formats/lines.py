@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
 from penstock.base._spec import ArraySpec
+from penstock.formats import _recordindex
+from penstock.formats._example import row_numbers
+from penstock.formats._recordindex import Arrays, Compressed, RecordFiles, RecordFilesReader, compressed
 from penstock.plan._source import Read
-from penstock.sources import _recordindex
-from penstock.sources._example import row_numbers
 from penstock.sources._openfile import File, placed, rows_of
-from penstock.sources._recordindex import Arrays, Compressed, RecordFiles, RecordFilesReader, compressed
 
 Integers = npt.NDArray[np.int64]
 

@@ -16,15 +16,15 @@ import pyarrow.json as pa_json
 
 from penstock.base._errors import ArgumentError, SourceError, SpecError
 from penstock.base._spec import Spec
+from penstock.formats import _leasttypes, _recordindex
+from penstock.formats._columns import RowError, is_list
+from penstock.formats._leasttypes import is_object, join, rounded, settled
+from penstock.formats._leaves import Dtypes, Leaf, Nulls, Tabular, chosen, decoded, leaves_of, log_differences, names_in
+from penstock.formats._recordindex import Arrays, Compressed, RecordFilesReader, compressed
+from penstock.formats.lines import MARK, LineFiles, Rules, Window, encoding_of, not_text
 from penstock.memory._rows import Indices
 from penstock.plan._source import Read
-from penstock.sources import _leasttypes, _recordindex
-from penstock.sources._columns import RowError, is_list
-from penstock.sources._leasttypes import is_object, join, rounded, settled
-from penstock.sources._leaves import Dtypes, Leaf, Nulls, Tabular, chosen, decoded, leaves_of, log_differences, names_in
 from penstock.sources._openfile import File
-from penstock.sources._recordindex import Arrays, Compressed, RecordFilesReader, compressed
-from penstock.sources.lines import MARK, LineFiles, Rules, Window, encoding_of, not_text
 
 HEAD_NBYTES: Final = 1 << 20
 """Files of this size in all are looked at when the dataset is made, so that errors come early."""

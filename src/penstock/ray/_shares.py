@@ -1,4 +1,4 @@
-"""What a fleet of agents on Ray works on. Everything here belongs to the thread of the fleet; see `_ray_fleet.py`."""
+"""What a fleet of agents on Ray works on. Everything here belongs to the thread of the fleet; see `_fleet.py`."""
 
 import itertools
 import weakref
@@ -13,9 +13,9 @@ from penstock.lower._batches import BatchProgram
 from penstock.lower._program import Unit
 from penstock.memory._ring import Ring
 from penstock.memory._rows import owned
+from penstock.ray._agent import CALL_THREAD, SHARE_COUNT, Opening
+from penstock.ray._local import LocalWorkers
 from penstock.run.executors._executor import Client
-from penstock.run.executors._ray_agent import CALL_THREAD, SHARE_COUNT, Opening
-from penstock.run.executors._ray_local import LocalWorkers
 from penstock.run.pool._tasks import Notes
 
 numbers: Final = itertools.count(1)

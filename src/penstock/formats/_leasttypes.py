@@ -22,7 +22,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 import pyarrow.types as kinds
 
-from penstock.sources._columns import arrow_of, dtype_of, is_binary, is_list, is_text, numbers
+from penstock.formats._columns import arrow_of, dtype_of, is_binary, is_list, is_text, numbers
 
 Integers = npt.NDArray[np.int64]
 

@@ -11,11 +11,11 @@ from penstock._constructors import folder_of
 from penstock._dataset import Dataset
 from penstock.base._arguments import needs
 from penstock.base._errors import ArgumentError, ArgumentTypeError, no_path
+from penstock.formats._recordindex import require_local
 from penstock.plan._source import Source
 from penstock.plan._source_node import SourceNode
 from penstock.sources import _openfile
 from penstock.sources._diskcache import DiskCache
-from penstock.sources._recordindex import require_local
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -75,7 +75,7 @@ def from_tfrecord(
         array([0, 1, 2])
     """
     with needs("from_tfrecord", "tfrecord"):
-        from penstock.sources import tfrecord
+        from penstock.formats import tfrecord
     files, folder = _found("from_tfrecord", paths, storage_options, cache, cache_dir)
     source = tfrecord.source(files, features, defaults, compression, check_crc, folder)
     return Dataset(SourceNode(source, "from_tfrecord"))
@@ -126,7 +126,7 @@ def from_tar(
         >>> penstock.from_tar("two.tar", fields=["cls"])[1]
         {'__key__': 'b', 'cls': array([55], dtype=uint8)}
     """
-    from penstock.sources import tar
+    from penstock.formats import tar
 
     files, folder = _found("from_tar", paths, storage_options, cache, cache_dir)
     return Dataset(SourceNode(tar.source(files, fields, folder), "from_tar"))
@@ -195,7 +195,7 @@ def from_parquet(
         {'age': np.int64(-1), 'age_is_null': np.True_}
     """
     with needs("from_parquet", "parquet"):
-        from penstock.sources import parquet
+        from penstock.formats import parquet
     files = _openfile.find("from_parquet", paths, storage_options, cache)
     return Dataset(SourceNode(parquet.source("parquet", files, columns, dtypes, fill_null, null_masks), "from_parquet"))
 
@@ -222,7 +222,7 @@ def from_arrow(
         {'x': array([1, 2])}
     """
     with needs("from_arrow", "parquet"):
-        from penstock.sources import parquet
+        from penstock.formats import parquet
     files = _openfile.find("from_arrow", paths, storage_options, cache)
     return Dataset(SourceNode(parquet.source("arrow", files, columns, dtypes, fill_null, null_masks), "from_arrow"))
 
@@ -286,7 +286,7 @@ def from_jsonl(
         {'text': 'one', 'ids': array([1, 2])}
     """
     with needs("from_jsonl", "parquet"):
-        from penstock.sources import rowtext
+        from penstock.formats import rowtext
     files, folder = _found("from_jsonl", paths, storage_options, cache, cache_dir)
     form = rowtext.Format("jsonl", encoding=encoding)
     source = rowtext.source(form, files, columns, dtypes, fill_null, null_masks, compression, folder)
@@ -344,7 +344,7 @@ def from_csv(
         {'name': 'a, b', 'size': np.int64(1)}
     """
     with needs("from_csv", "parquet"):
-        from penstock.sources import rowtext
+        from penstock.formats import rowtext
     form = rowtext.Format("csv", delimiter, quote, None if names is None else tuple(names), encoding)
     files, folder = _found("from_csv", paths, storage_options, cache, cache_dir)
     source = rowtext.source(form, files, columns, dtypes, fill_null, null_masks, compression, folder)
@@ -391,7 +391,7 @@ def from_text(
         >>> list(penstock.from_text("two.txt"))
         ['first', 'second']
     """
-    from penstock.sources import lines
+    from penstock.formats import lines
 
     files, folder = _found("from_text", paths, storage_options, cache, cache_dir)
     return Dataset(SourceNode(lines.text_source(files, by, encoding, compression, folder), "from_text"))
@@ -445,7 +445,7 @@ def from_etlcdb(
         >>> penstock.from_etlcdb(".").class_names
         ['あ']
     """
-    from penstock.sources import etlcdb
+    from penstock.formats import etlcdb
 
     return Dataset(SourceNode(etlcdb.source(directory, part, groups), "from_etlcdb"))
 
@@ -454,7 +454,7 @@ def source_of(dataset: Any, files_in: str | os.PathLike[str] | None = None) -> S
     """What `from_source` does with objects of modules called `datasets`; None if they are not Hugging Face's."""
     if "datasets.arrow_dataset" not in sys.modules:  # it is another library, or a file of the user's
         return None
-    from penstock.sources import huggingface
+    from penstock.formats import huggingface
 
     if not huggingface.is_dataset(dataset):
         return None
@@ -496,7 +496,7 @@ def write_tfrecord(
     if isinstance(elements, Dataset) and elements.length == math.inf:
         raise ArgumentError("write_tfrecord() got an endless dataset. Cut it with take(n).")
     with needs("write_tfrecord", "tfrecord"):
-        from penstock.sources import tfrecord
+        from penstock.formats import tfrecord
     tfrecord.write(Path(path), elements, compression)
 
 

@@ -9,7 +9,7 @@ from penstock.run.executors._registry import ExecutorKind
 def _ray() -> ModuleType:
     """Imports Ray."""
     try:
-        from penstock.run.executors import _ray
+        from penstock.ray import _executor as _ray
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             "executor='ray' needs Ray: pip install 'penstock[ray]', on each node.", name=error.name

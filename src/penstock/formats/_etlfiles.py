@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base._errors import SourceError
-from penstock.sources import _recordindex
-from penstock.sources._jis import Code
+from penstock.formats import _recordindex
+from penstock.formats._jis import Code
 from penstock.sources._openfile import File, described
 
 Bytes = npt.NDArray[np.uint8]

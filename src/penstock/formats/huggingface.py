@@ -25,8 +25,7 @@ from penstock.base._files import open_file
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
 from penstock.base._trust import is_inside
-from penstock.memory._rows import Indices
-from penstock.sources._columns import (
+from penstock.formats._columns import (
     Column,
     NullError,
     Ragged,
@@ -37,7 +36,8 @@ from penstock.sources._columns import (
     require_valid,
     spec_of,
 )
-from penstock.sources._leaves import field_of
+from penstock.formats._leaves import field_of
+from penstock.memory._rows import Indices
 from penstock.sources._openfile import stamp
 from penstock.sources.arrays import NamedSource
 
