@@ -1,4 +1,5 @@
 import ast
+import contextlib
 import datetime as dt
 import os
 import pickle
@@ -310,6 +311,40 @@ def test_text_that_takes_much_more_than_the_footer_says_is_refused(tmp_path, mon
     assert max(rows) * len(long) < 2 << 20
     monkeypatch.undo()
     assert ds[7] == {"x": long}
+
+
+@pytest.mark.parametrize("claimed", [(0, 3), (0, 3, 8), (0, 3, 6)])  # plain, also with a dictionary, or with lengths
+@pytest.mark.parametrize("stored", ["dictionary", "dictionary and plain", "DELTA_BYTE_ARRAY"])
+@pytest.mark.parametrize("place", ["local", "remote"])
+def test_text_is_bounded_by_what_the_pages_have_and_not_by_what_the_footer_claims(
+    tmp_path, monkeypatch, claimed, stored, place
+):
+    long, count = "a" * 20_000, 2000
+    rows = [long if i > 100 else long[:-1] + "b" for i in range(count)]
+    options = {"use_dictionary": False, "column_encoding": {"x": stored}} if "DELTA" in stored else {}
+    if "plain" in stored:
+        monkeypatch.setattr(parquet, "DICTIONARY_NBYTES", 1000)
+    pq.write_table(pa.table({"x": rows}), tmp_path / "a.parquet", **options)
+    find = parquet.stored_chunks
+
+    def lying(*args):
+        return {path: [each._replace(encodings=claimed) for each in chunks] for path, chunks in find(*args).items()}
+
+    monkeypatch.setattr(parquet, "stored_chunks", lying)
+    monkeypatch.setattr(parquet, "KEPT_NBYTES", 1 << 20)
+    monkeypatch.setattr(parquet, "WORK_NBYTES", 1 << 20)
+    most = []
+    decode = parquet.decoded
+    monkeypatch.setattr(
+        parquet, "decoded", lambda batch, *rest: most.append(batch.get_total_buffer_size()) or decode(batch, *rest)
+    )
+    if place == "remote":
+        fsspec = pytest.importorskip("fsspec")
+        fsspec.filesystem("memory").pipe("/texts/a.parquet", (tmp_path / "a.parquet").read_bytes())
+    ds = ps.from_parquet("memory://texts/a.parquet" if place == "remote" else tmp_path / "a.parquet")
+    with contextlib.suppress(ps.SourceError):  # that it repeats long texts
+        assert ds[7] == {"x": rows[7]}
+    assert max(most) < 3 << 20
 
 
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])

@@ -23,7 +23,7 @@ import pyarrow.types as kinds
 from penstock import native
 from penstock.base._errors import ArgumentError, PenstockError, SourceError, SpecError
 from penstock.formats._arrowsizes import record_batches
-from penstock.formats._columns import Column, Ragged, RowError, is_viewed, require_valid
+from penstock.formats._columns import Column, Ragged, RowError, is_list, is_viewed, require_valid
 from penstock.formats._leasttypes import least, plain
 from penstock.formats._leaves import (
     Dtypes,
@@ -70,13 +70,13 @@ KEPT_FOOTERS: Final = 64
 DICTIONARY_NBYTES: Final = 2 << 20
 """Writers limit dictionaries to a MiB. Chunks with much more than that also have text outside of the dictionary, which
 takes ten times as long to read into one."""
-PREFIXED_ROWS: Final = 64
-"""Rows of text without its common prefix that are decoded at once, because the prefix may be long."""
+FIRST_ROWS: Final = 64
+"""Rows of text that are decoded at once, while nothing is known of the size of values: they may repeat a long one."""
 MOST_ROWS: Final = 1 << 40
 """No group has more."""
 HEADER_NBYTES: Final = 4 << 10
 """Bytes that are read at once for the headers of record batches."""
-_SHARED, _MIXED, _PREFIXED = 1, 2, 3
+_SHARED, _PLAIN, _PREFIXED = 1, 2, 3
 _PLAIN_DICTIONARY, _DELTA_BYTE_ARRAY, _RLE_DICTIONARY = 2, 7, 8
 _MANY: Final = 1 << 62
 _measuring = threading.Lock()
@@ -521,12 +521,13 @@ def _read_facts(kind: Kind, file: File, columns: Sequence[str] | None) -> _Foote
 
 
 def _form_of(chunk: Chunk) -> int:
-    """How the values of a column chunk may repeat long text."""
+    """How the values of a column chunk may repeat long text, as the footer says; 0 if they are no text."""
     if not chunk.is_of_bytes:
         return 0
-    if {_PLAIN_DICTIONARY, _RLE_DICTIONARY} & set(chunk.encodings):
-        return _SHARED if chunk.nbytes <= 8 * chunk.value_count + DICTIONARY_NBYTES else _MIXED
-    return _PREFIXED if _DELTA_BYTE_ARRAY in chunk.encodings else 0
+    if _DELTA_BYTE_ARRAY in chunk.encodings:
+        return _PREFIXED
+    has_dictionary = {_PLAIN_DICTIONARY, _RLE_DICTIONARY} & set(chunk.encodings)
+    return _SHARED if has_dictionary and chunk.nbytes <= 8 * chunk.value_count + DICTIONARY_NBYTES else _PLAIN
 
 
 def _leaf_size(leaf: Leaf, row_count: int, stored: Sequence[Chunk] | None, number: int) -> int:
@@ -579,7 +580,8 @@ def _read_group(
 ) -> list[AnyColumn]:
     """Decodes a row group, leaf by leaf and in pieces, because the work in progress takes memory too.
 
-    A remote file gets one request for all leaves, and one for text that rows share.
+    A remote file gets one request for all leaves, and one for text that rows share; and before these small ones, to
+    learn how long the text of each column is, because the footer does not say it.
 
     Args:
         file: The file.
@@ -600,25 +602,35 @@ def _read_group(
             for place, leaf in enumerate(leaves)
             if leaf.origin in numbers
         }
-        shared = [place for place in paths if forms[place] == _SHARED]
+        count = reader.metadata.row_group(number).num_rows
+        most = dict.fromkeys(filter(forms.__getitem__, paths), FIRST_ROWS)
+        if most and count > FIRST_ROWS:
+            names = [paths[place] for place in most]
+            with _opened("parquet", file, footer=footer, shared=names, is_part=True) as probe:
+                for place in (place for place in most if forms[place] != _PREFIXED):
+                    most[place] = _most_rows(probe, number, paths[place], forms[place], sizes[place])
+        shared = [place for place in most if forms[place] == _SHARED and most[place] > FIRST_ROWS]
         if shared:
             kept = [paths[place] for place in shared]
             reader = stack.enter_context(_opened("parquet", file, footer=footer, shared=kept))
         found: dict[int, AnyColumn] = {}
-        count = reader.metadata.row_group(number).num_rows
         together = [[place for place in paths if place not in shared], shared]
         for places in [[place] for place in paths] if file.is_local else filter(None, together):
             rows = max(1, count)
             if places[0] not in shared:
                 rows = rows * PIECE_NBYTES // max(1, *(sizes[place] for place in places))
-                rows = min(rows, *(_most_rows(file, number, paths[place], forms[place]) for place in places))
-            row = 0
+                rows = min(rows, *(most.get(place, _MANY) for place in places))
+            texts = [place for place in places if place in most and place not in shared]
+            row, step = 0, min(rows, FIRST_ROWS) if texts else rows
             names = [paths[place] for place in places]
-            for batch in reader.iter_batches(max(1, min(rows, count)), [number], columns=names, use_threads=False):
+            for batch in reader.iter_batches(max(1, min(step, count)), [number], columns=names, use_threads=False):
                 for place in places:
                     part = decoded(batch, leaves[place], row)
                     if place not in found:
                         found[place] = part.room(count)
+                    if place in texts:  # as many rows again, or what there is room for
+                        row_nbytes = max(1, part.nbytes // batch.num_rows)
+                        step = min(step, max(1, WORK_NBYTES // row_nbytes))
                     found[place].append(row, part)
                     if found[place].nbytes > 2 * sizes[place] + KEPT_NBYTES:
                         raise SourceError(
@@ -627,6 +639,9 @@ def _read_group(
                             "repeats long texts. Leave the column out with columns=[...], or write smaller row groups."
                         )
                 row += batch.num_rows
+                if texts:
+                    step = min(2 * step, rows)
+                    reader.reader.set_batch_size(max(1, step))
                 del batch, part
         for place, leaf in enumerate(leaves):
             if place not in found:  # the file lacks it, or has no rows
@@ -636,19 +651,34 @@ def _read_group(
     return [found[place] for place in range(len(leaves))]
 
 
-def _most_rows(file: File, number: int, path: str, form: int) -> int:
-    """The rows that can be decoded at once if each has the longest text that the column may repeat."""
-    if form == _PREFIXED:
-        return PREFIXED_ROWS
-    if form != _MIXED or not file.is_local:
-        return _MANY
-    with _opened("parquet", file, shared=[path]) as reader:
-        for batch in reader.iter_batches(1, [number], columns=[path], use_threads=False):
-            values = batch.column(0)
-            while not kinds.is_dictionary(values.type):
-                values = values.field(0) if kinds.is_struct(values.type) else values.values
-            return WORK_NBYTES // max(1, pc.max(pc.binary_length(values.dictionary)).as_py() or 1)
-    return _MANY
+def _most_rows(probe: Any, number: int, path: str, form: int, nbytes: int) -> int:
+    """The rows of text that can be decoded at once if each has the longest one that the column may repeat.
+
+    Args:
+        probe: The open file, whose text stays in dictionaries.
+        number: The row group.
+        path: The column.
+        form: See `_form_of`. The pages may differ from what the footer says, and are what counts.
+        nbytes: The memory of the column, as the footer says.
+    """
+    try:
+        batch = next(probe.iter_batches(FIRST_ROWS, [number], columns=[path], use_threads=False), None)
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, PenstockError):
+            raise
+        return FIRST_ROWS  # Arrow makes no dictionary of common prefixes; damage shows itself again
+    values = None if batch is None else batch.column(0)
+    while values is not None and not kinds.is_dictionary(values.type):
+        if kinds.is_struct(values.type):
+            values = values.field(0)
+        else:
+            values = values.values if is_list(values.type) else None
+    if values is None:
+        return FIRST_ROWS
+    sizes = pc.binary_length(values.dictionary)
+    if (pc.sum(sizes).as_py() or 0) > nbytes:  # more than is stored: they have common prefixes
+        return FIRST_ROWS
+    return _MANY if form == _SHARED else WORK_NBYTES // max(1, pc.max(sizes).as_py() or 1)
 
 
 def _decoded(reader: Any, number: int, file: File, leaves: Sequence[Leaf], *, is_mapped: bool) -> list[AnyColumn]:
@@ -709,6 +739,8 @@ def _opened(
     footer: _Remote | None = None,
     pool: Any = None,
     shared: Sequence[str] = (),
+    *,
+    is_part: bool = False,
 ) -> Iterator[Any]:
     """Opens a file with pyarrow.
 
@@ -719,6 +751,7 @@ def _opened(
         footer: The kept facts of a remote file.
         pool: The memory of Arrow's values.
         shared: The columns of Parquet whose text stays in dictionaries.
+        is_part: Whether few pages of a row group are read, also from a server.
 
     Raises:
         SourceError: The file has changed, or pyarrow cannot read it. Also for errors of the body.
@@ -730,7 +763,7 @@ def _opened(
             metadata = None if footer is None else footer.metadata
             # A local file is read page by page; a server gets one request for everything.
             buffering: dict[str, Any] = {"pre_buffer": True}
-            if file.is_local:
+            if file.is_local or is_part:
                 buffering = {"pre_buffer": False, "buffer_size": BUFFER_NBYTES}
             buffering["read_dictionary"] = list(shared) or None
             with pq.ParquetFile(data, metadata=metadata, page_checksum_verification=True, **buffering) as reader:
