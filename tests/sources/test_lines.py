@@ -587,6 +587,32 @@ def test_rows_wider_than_the_header_and_lines_that_are_no_objects_are_told_truly
         ps.from_csv(tmp_path / "a.csv")
 
 
+@pytest.mark.parametrize("window", [16, 1 << 20])
+def test_a_record_that_does_not_end_is_refused_before_it_takes_the_memory(tmp_path, monkeypatch, window):
+    monkeypatch.setattr(lines, "_WINDOW_NBYTES", window)
+    monkeypatch.setattr(lines, "RECORD_NBYTES", 1000)
+    most = []
+    ends = lines.Rules.ends
+    monkeypatch.setattr(lines.Rules, "ends", lambda self, data, **kw: most.append(len(data)) or ends(self, data, **kw))
+    rows = [f"{number},x" for number in range(5000)]
+    path = written(tmp_path / "a.csv", "a,b", *rows[:7], '8,"stray', *rows)
+    text = r"a\.csv line 9 begins a record of [\d,]+ bytes or more, and .* has at most 1,000\. A quote .*: quote=''\."
+    with pytest.raises(ps.SourceError, match=text):
+        ps.from_csv(path, dtypes={"a": "U"})
+    assert max(most[1:]) <= max(2016, window)  # the first one is the head of the file
+    assert len(ps.from_csv(path, quote="")) == 5008
+    long = written(tmp_path / "a.jsonl", '{"x": 1}', json.dumps({"x": "a" * 2000}))
+    with pytest.raises(
+        ps.SourceError, match=r"a\.jsonl line 2 begins a record of .*most 1,000\. Write shorter lines\.$"
+    ):
+        ps.from_jsonl(long)
+    with pytest.raises(ps.SourceError, match=r"a\.jsonl line 2 begins .*, or read whole files: by='file'\."):
+        len(ps.from_text(long))
+    assert len(ps.from_text(long, by="file")[0]) == long.stat().st_size
+    written(long, "b" * 999, "c" * 999, "")
+    assert len(ps.from_text(long)) == 3
+
+
 def test_a_long_line_is_looked_at_in_linear_time(tmp_path, monkeypatch):
     monkeypatch.setattr(lines, "_WINDOW_NBYTES", 1 << 10)
     seen = []

@@ -245,6 +245,7 @@ def from_jsonl(
     An element is a dict of its values: numbers as int64 or float64, truth values, text, lists as arrays `(None,)`. An
     object in it is a dict, and a list of objects is a dict of lists. Text that looks like a time stays text. Blank
     lines are left out. A list of lists is an array `(None, None)`, so its lists are as long as each other in each line.
+    A line has at most 256 MiB, as a record of `from_csv`.
 
     The types are the least that hold all lines of all files: numbers are float64 if one of them has a point. A key that
     a line or a file lacks is null there. Integers beyond 2**53 that float64 would round have no common type with

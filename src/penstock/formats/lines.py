@@ -1,5 +1,7 @@
 """Files of lines: the places of their records, kept as an index; and text as elements.
 
+A record has at most 256 MiB (`RECORD_NBYTES`), so that a stray quote does not take a whole file into memory.
+
 An index is made by one pass over a file. It has the first byte of each record, and the lines that are no record of
 their own: blank ones, those of a header, and those within a quoted field of CSV.
 """
@@ -25,6 +27,8 @@ from penstock.sources._openfile import File, placed, rows_of
 Integers = npt.NDArray[np.int64]
 
 _WINDOW_NBYTES: Final = 8 << 20
+RECORD_NBYTES: Final = 256 << 20
+"""The most bytes of a record that is not a whole file. The index holds one in memory, and so does each read of it."""
 MARK: Final = b"\xef\xbb\xbf"
 """The mark at the start of some files of UTF-8, which is no text."""
 
@@ -100,7 +104,8 @@ class Rules:
                 return
             is_last = False
             while not is_last:
-                block = stream.read(max(_WINDOW_NBYTES, len(data)))  # more and more for a record that does not end
+                # More and more for a record that does not end, but little more than it may have.
+                block = stream.read(max(_WINDOW_NBYTES, min(len(data), RECORD_NBYTES - len(data) + 1)))
                 tell(at + len(data))
                 is_last, data = not block, data + block
                 line_ends, ends = self.ends(data, is_last=is_last)
@@ -108,6 +113,7 @@ class Rules:
                     self._require_closed(content, data, line, line_ends)
                 if is_last and data and (not len(ends) or ends[-1] < len(data)):
                     ends = np.append(ends, len(data))
+                self._require_size(content, data, line, line_ends, ends)
                 if not len(ends):
                     continue
                 firsts = np.append(0, ends[:-1])
@@ -136,6 +142,22 @@ class Rules:
         is_return[:-1] &= values[1:] != ord("\n")
         is_return[-1] &= is_last
         return np.flatnonzero((values == ord("\n")) | is_return) + 1
+
+    def _require_size(self, content: File, data: bytes, line: int, line_ends: Integers, ends: Integers) -> None:
+        """Refuses a record of more than `RECORD_NBYTES`, also one whose end is not in the data."""
+        firsts = np.append(0, ends)
+        sizes = np.diff(firsts, append=len(data))
+        if sizes.max() <= RECORD_NBYTES:
+            return
+        number = int(np.argmax(sizes > RECORD_NBYTES))
+        first, size = int(firsts[number]), int(sizes[number])
+        cure = "Write shorter lines" + (", or read whole files: by='file'." if self.has_blanks else ".")
+        if self.quote and self.quote.encode() in data[first : first + size]:
+            cure = "A quote in it may lack its end: close it, or say that quotes have no meaning there: quote=''."
+        raise SourceError(
+            f"{content.url} line {line + 1 + int(np.searchsorted(line_ends, first, 'right'))} begins a record of "
+            f"{size:,} bytes or more, and a record has at most {RECORD_NBYTES:,}. {cure}"
+        )
 
     def _require_closed(self, content: File, data: bytes, line: int, line_ends: Integers) -> None:
         """Refuses a quote that is not closed: all the rest of the file would be in one field."""
