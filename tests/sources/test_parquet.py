@@ -19,7 +19,7 @@ from penstock.testing import SourceTests
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
-from penstock.formats import _columns, parquet  # noqa: E402  # they need pyarrow
+from penstock.formats import _arrowsizes, _columns, parquet  # noqa: E402  # they need pyarrow
 
 RNG = np.random.default_rng(0)
 
@@ -364,6 +364,81 @@ def test_the_size_of_decompressed_batches_is_known_from_their_headers(tmp_path, 
         text = r"is what sources keep in memory.*The source that keeps most is a\.arrow\."
         with pytest.raises(ps.MemoryLimitError, match=text):
             ps.from_arrow(tmp_path / "a.arrow").batch(4).loader(executor="threads", memory_limit=200_000)
+
+
+def of_many_kinds(count):
+    """Columns of all layouts of buffers."""
+    texts, halves = pa.array(["text"] * count), pa.array(np.arange(count + 1, dtype="i4"))
+    return {
+        "null": pa.nulls(count),
+        "text": texts,
+        "views": texts.cast(pa.string_view()),
+        "long views": pa.array(["a text that is not inline " * 9] * count, pa.string_view()),
+        "lists": pa.ListArray.from_arrays(halves, texts),
+        "maps": pa.MapArray.from_arrays(halves, texts, texts),
+        "structs": pa.StructArray.from_arrays([texts, pa.nulls(count)], ["a", "b"]),
+        "kinds": texts.dictionary_encode(),
+        "run ends": pa.RunEndEncodedArray.from_arrays(pa.array([count], pa.int32()), pa.array([1.5])),
+        "sparse": pa.UnionArray.from_sparse(pa.array([0] * count, pa.int8()), [texts]),
+        "dense": pa.UnionArray.from_dense(
+            pa.array([0] * count, pa.int8()), pa.array(range(count), pa.int32()), [texts]
+        ),
+        "tensors": tensors(np.zeros((count, 2, 2), "f4")),
+        "x": pa.array(np.zeros(count)),
+    }
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_the_size_of_a_batch_is_that_of_the_columns_that_are_read(tmp_path, compression):
+    content = pa.table(of_many_kinds(1000))
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_file(tmp_path / "a.arrow", content.schema, options=options) as writer:
+        writer.write_table(content)
+    nbytes = (tmp_path / "a.arrow").stat().st_size
+
+    def size(*names):
+        with open(tmp_path / "a.arrow", "rb") as file:
+            (found,) = _arrowsizes.record_batches("a.arrow", file, nbytes, content.schema, names)
+        return found.nbytes
+
+    shared = size()  # the dictionary
+    assert 0 < shared < 200
+    assert 8000 <= size("x") - shared <= 8064
+    assert 16_000 <= size("tensors") - shared <= 16_064
+    sizes = [size(name) - shared for name in content.column_names]
+    with open(tmp_path / "a.arrow", "rb") as file:
+        (whole,) = _arrowsizes.record_batches("a.arrow", file, nbytes)
+    assert sum(sizes) == whole.nbytes - shared
+    assert min(sizes[1:]) > 0
+
+
+def test_compressed_columns_that_are_not_read_cost_no_memory(tmp_path, monkeypatch):
+    content = pa.table({"x": np.arange(1000), "big": np.zeros((1 << 20,))[:1000], "t": ["a" * 10_000] * 1000})
+    with pa.ipc.new_file(
+        tmp_path / "a.arrow", content.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")
+    ) as writer:
+        writer.write_table(content)
+    monkeypatch.setattr(parquet, "KEPT_NBYTES", 1 << 20)
+    heads = []
+    find = parquet.record_batches
+    monkeypatch.setattr(parquet, "record_batches", lambda *args: heads.append(args[0]) or find(*args))
+    before = pa.default_memory_pool().max_memory()
+    ds = ps.from_arrow(tmp_path / "a.arrow", columns=["x"])
+    assert ds[7] == {"x": 7}
+    assert ds._node.data.groups.nbytes.tolist() == [8000]
+    assert len(heads) == 1  # of each file once
+    assert pa.default_memory_pool().max_memory() <= max(before, 4 << 20)
+    assert ps.from_arrow(tmp_path / "a.arrow")._node.data.groups.nbytes[0] > 10_000_000
+
+
+@pytest.mark.parametrize("what", ["footer", "batch"])
+def test_a_header_of_arrow_is_not_read_if_it_cannot_be_so_large(tmp_path, monkeypatch, what):
+    path = saved(tmp_path / "a.arrow", pa.table({"x": np.arange(10_000)}), 5 if what == "footer" else 10_000)
+    monkeypatch.setattr(_arrowsizes, "HEADER_NBYTES", 100 if what == "batch" else 300)
+    with pytest.raises(
+        ps.SourceError, match=r"a\.arrow is damaged: its headers .*\(a header of [\d,]+ bytes cannot be\)"
+    ):
+        len(ps.from_arrow(path))
 
 
 @pytest.mark.parametrize("where", [0.2, 0.5, 0.8])

@@ -5,23 +5,43 @@ FlatBuffers; see `File.fbs` and `Message.fbs` of the Arrow format.
 """
 
 import struct
-from typing import BinaryIO, Final
+from collections.abc import Collection, Iterator
+from typing import Any, BinaryIO, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.types as kinds
 
 from penstock.base._errors import SourceError
 
 MOST_RATIO: Final = 40_000
 """No compression of Arrow makes data smaller by more: Zstandard has blocks of 128 KiB in 4 bytes."""
 
+HEADER_NBYTES: Final = 64 << 20
+"""The most bytes of a footer, and of the header of a record batch. One of 1,000,000 columns has less."""
+
 _MOST_ROWS: Final = 1 << 40
 
 
-def record_batches(url: str, file: BinaryIO, nbytes: int) -> list[tuple[int, int]]:
-    """Returns the rows of each record batch, and its bytes with those of all dictionaries.
+class RecordBatch(NamedTuple):
+    """What the header of a record batch says."""
+
+    rows: int
+    nbytes: int
+    """Of its buffers, when they are decompressed."""
+    is_compressed: bool
+
+
+def record_batches(
+    url: str, file: BinaryIO, nbytes: int, schema: Any = None, names: Collection[str] = ()
+) -> list[RecordBatch]:
+    """Returns what the headers say of each record batch, with the bytes of all dictionaries.
 
     Args:
         url: The name of the file, for the error.
         file: The file.
         nbytes: Its size.
+        schema: The schema of the file; None to count all columns.
+        names: The columns to count.
 
     Raises:
         SourceError: The headers are damaged.
@@ -29,15 +49,16 @@ def record_batches(url: str, file: BinaryIO, nbytes: int) -> list[tuple[int, int
     try:
         file.seek(nbytes - 10)
         (size,) = struct.unpack("<i", file.read(4))
+        _require_size(size)
         file.seek(nbytes - 10 - size)
         footer = file.read(size)
         root = _Table(footer, *struct.unpack_from("<I", footer))
         dictionaries, batches = (_blocks(root, field, nbytes) for field in (2, 3))
-        shared = sum(_decoded(file, nbytes, *block)[1] for block in dictionaries)
-        found = [_decoded(file, nbytes, *block) for block in batches]
-        if any(not 0 <= rows <= _MOST_ROWS for rows, _ in found):
+        shared = sum(_decoded(file, nbytes, *block).nbytes for block in dictionaries)
+        found = [_decoded(file, nbytes, *block, schema, names) for block in batches]
+        if any(not 0 <= each.rows <= _MOST_ROWS for each in found):
             raise ValueError("a record batch of so many rows cannot be")
-        return [(rows, shared + size) for rows, size in found]
+        return [each._replace(nbytes=shared + each.nbytes) for each in found]
     except (struct.error, ValueError, IndexError, OverflowError) as error:
         raise SourceError(f"{url} is damaged: its headers cannot be read ({error}).") from error
 
@@ -86,7 +107,38 @@ def _blocks(root: _Table, field: int, nbytes: int) -> list[tuple[int, int]]:
     return [(offset, size) for offset, size, _ in blocks]
 
 
-def _decoded(file: BinaryIO, nbytes: int, offset: int, size: int) -> tuple[int, int]:
+def _require_size(size: int) -> None:
+    if not 0 <= size <= HEADER_NBYTES:
+        raise ValueError(f"a header of {size:,} bytes cannot be")
+
+
+def _buffers_of(kind: Any, variadic: Iterator[int]) -> int:
+    """How many buffers the values of a type have in a record batch; `variadic` has the additional ones of views."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _buffers_of(kind.storage_type, variadic)
+    own = kind.num_buffers
+    if kinds.is_null(kind) or kinds.is_run_end_encoded(kind):
+        own = 0
+    elif kinds.is_union(kind):
+        own -= 1
+    elif kinds.is_string_view(kind) or kinds.is_binary_view(kind):
+        own += next(variadic, 0)
+    return int(own) + sum(_buffers_of(kind.field(number).type, variadic) for number in range(kind.num_fields))
+
+
+def _chosen(batch: "_Table", count: int, schema: Any, names: Collection[str]) -> list[bool]:
+    """Whether each buffer of a record batch belongs to the columns; all do if they are laid out otherwise."""
+    variadic = iter([each for (each,) in batch.structs(4, "<q")])
+    chosen: list[bool] = []
+    for part in () if schema is None else schema:
+        chosen += [part.name in names] * _buffers_of(part.type, variadic)
+    return chosen if len(chosen) == count else [True] * count
+
+
+def _decoded(
+    file: BinaryIO, nbytes: int, offset: int, size: int, schema: Any = None, names: Collection[str] = ()
+) -> RecordBatch:
+    _require_size(size)
     file.seek(offset)
     header = file.read(size)
     skipped = 8 if header[:4] == b"\xff\xff\xff\xff" else 4
@@ -99,8 +151,10 @@ def _decoded(file: BinaryIO, nbytes: int, offset: int, size: int) -> tuple[int, 
     rows: int = struct.unpack_from("<q", content, at)[0] if at else 0
     if any(start < 0 or not 0 <= length <= nbytes for start, length in buffers):
         raise ValueError("a buffer lies outside of the file")
+    chosen = _chosen(batch, len(buffers), schema, names)
+    buffers = [each for each, is_chosen in zip(buffers, chosen, strict=True) if is_chosen]
     if not batch.place(3):
-        return rows, sum(length for _, length in buffers)
+        return RecordBatch(rows, sum(length for _, length in buffers), is_compressed=False)
     total = 0
     for start, length in buffers:
         if length >= 8:
@@ -109,4 +163,4 @@ def _decoded(file: BinaryIO, nbytes: int, offset: int, size: int) -> tuple[int, 
             if claimed > MOST_RATIO * length:
                 raise ValueError(f"{length:,} bytes are said to be {claimed:,} when they are decompressed")
             total += claimed if claimed >= 0 else length
-    return rows, total
+    return RecordBatch(rows, total, is_compressed=True)

@@ -22,7 +22,7 @@ import pyarrow.types as kinds
 
 from penstock import native
 from penstock.base._errors import ArgumentError, PenstockError, SourceError, SpecError
-from penstock.formats._arrowsizes import record_batches
+from penstock.formats._arrowsizes import RecordBatch, record_batches
 from penstock.formats._columns import Column, Ragged, RowError, is_list, is_viewed, require_valid
 from penstock.formats._leasttypes import least, plain
 from penstock.formats._leaves import (
@@ -112,6 +112,8 @@ class _Footer(NamedTuple):
     """The types of those that are read."""
     rows: Sequence[int] = ()
     """The rows of each row group."""
+    schema: Any = None
+    """Of Arrow: all columns and their types."""
     stored: Mapping[tuple[str, ...], Sequence[Chunk]] = {}
     """By the path of a leaf, what is known of its values in each row group; of values of one size nothing need be."""
 
@@ -198,17 +200,27 @@ class TableSource(Tabular, FilesSource):
     def groups(self) -> _Groups:
         """The places of the rows, from the footers."""
         leaves, first = self.leaves, self.files[0]
-        is_mapped, row_nbytes = _first_batch(first, leaves) if self.kind == "arrow" else (False, 0.0)
+        is_mapped, row_nbytes, told = False, 0.0, list[RecordBatch]()
+
+        def said(file: File) -> list[RecordBatch]:
+            """What the headers of a file say of its record batches: their rows, and the bytes of what is read."""
+            with file.stream(HEADER_NBYTES) as stream:
+                schema = self.index[self.files.index(file)].schema
+                return record_batches(file.url, stream, file.nbytes, schema, self._names)
+
+        if self.kind == "arrow":
+            told = said(first) if first.is_local else []
+            is_mapped, row_nbytes = _first_batch(first, leaves, told)
 
         def batches_of(file: File) -> list[tuple[int, int]]:
             """The rows of each record batch, and their bytes."""
             if file.is_local:
                 # A batch that is much larger than those like the first one is as large as its headers say.
-                found = _said(file)
-                sizes = [int(rows * row_nbytes) for rows, _ in found]
+                found = told if file is first else said(file)
+                sizes = [int(each.rows * row_nbytes) for each in found]
                 return [
                     (rows, nbytes if is_mapped or most <= 2 * nbytes + KEPT_NBYTES else most)
-                    for nbytes, (rows, most) in zip(sizes, found, strict=True)
+                    for nbytes, (rows, most, _) in zip(sizes, found, strict=True)
                 ]
             names = [name for name in self.index[self.files.index(file)].types if name in self._names]
             with _opened("arrow", file, () if is_mapped else tuple(names[:1])) as reader:
@@ -512,12 +524,12 @@ def _read_facts(kind: Kind, file: File, columns: Sequence[str] | None) -> _Foote
             chosen(f"from_{kind}", "columns", twice[:1], file.url, schema.names)  # refuses it
         types = {name: schema.field(name).type for name in wanted}
         if kind == "arrow":
-            return _Footer(schema.names, types)
+            return _Footer(schema.names, types, schema=schema)
         rows = [reader.metadata.row_group(number).num_rows for number in range(reader.num_row_groups)]
         if unlikely := [count for count in rows if not 0 <= count <= MOST_ROWS]:
             raise SourceError(f"{file.url} is damaged: a row group has {unlikely[0]:,} rows.")
         numbers = {path: number for path, number in stored_numbers(schema).items() if path[0] in types}
-        return _Footer(schema.names, types, rows, stored_chunks(file, numbers, types))
+        return _Footer(schema.names, types, rows, stored=stored_chunks(file, numbers, types))
 
 
 def _form_of(chunk: Chunk) -> int:
@@ -545,26 +557,29 @@ def _leaf_size(leaf: Leaf, row_count: int, stored: Sequence[Chunk] | None, numbe
     return nbytes + chunk.value_count * spec.dtype.itemsize * (spec.shape[-1] or 1 if of_bytes else 1)
 
 
-def _said(file: File) -> list[tuple[int, int]]:
-    with file.stream(HEADER_NBYTES) as stream:
-        return record_batches(file.url, stream, file.nbytes)
-
-
-def _first_batch(file: File, leaves: Sequence[Leaf]) -> tuple[bool, float]:
+def _first_batch(file: File, leaves: Sequence[Leaf], told: Sequence[RecordBatch]) -> tuple[bool, float]:
     """Reads the first record batch of a file, to learn the costs of all.
+
+    Args:
+        file: The file.
+        leaves: The leaves.
+        told: What its headers say of its record batches; empty if it is remote.
 
     Returns:
         Whether batches are viewed in a mapped file, because it is local and not compressed; and the bytes of a row.
     """
-    if file.is_local and (found := _said(file)):
-        rows, nbytes = found[0]
+    if told:
+        rows, nbytes, _ = told[0]
         if nbytes > file.nbytes + KEPT_NBYTES:  # compressed, and too large to be looked at
             return False, nbytes / max(1, rows)
-    with _measuring, _opened("arrow", file, pool=_measured) as reader:
+    # Arrow copies a whole batch of which columns are selected, so a batch that may be mapped is looked at whole.
+    is_copied = not file.is_local or (bool(told) and told[0].is_compressed)
+    columns = tuple({leaf.origin[0]: None for leaf in leaves}) if is_copied else ()
+    with _measuring, _opened("arrow", file, columns, pool=_measured) as reader:
         if not reader.num_record_batches:
             return False, 0.0
         before, batch = _measured.bytes_allocated(), reader.get_batch(0)
-        is_mapped, nbytes = file.is_local and _measured.bytes_allocated() == before, 0
+        is_mapped, nbytes = not is_copied and _measured.bytes_allocated() == before, 0
         for leaf in leaves:
             column, *fields = leaf.origin
             place = batch.schema.get_field_index(column)
