@@ -17,7 +17,8 @@ import penstock as ps
 from penstock.base._retries import RetryBudget, UnwantedError
 from penstock.cli import main
 from penstock.commands._network import Network
-from penstock.sources import _advice, _fetch, _openfile, _remote, _store
+from penstock.run import _network_advice
+from penstock.sources import _fetch, _openfile, _remote, _store
 
 obstore = pytest.importorskip("obstore")
 moto = pytest.importorskip("moto.server")
@@ -124,8 +125,8 @@ def test_repacked_objects_are_read_from_the_store(s3):
 @pytest.fixture
 def many(s3, monkeypatch):
     """200 records in two shards, a number of requests that is worth a word here."""
-    monkeypatch.setattr(_advice, "_FEW", 20)
-    monkeypatch.setattr(_advice, "AHEAD_NBYTES", 300_000)
+    monkeypatch.setattr(_network_advice, "_FEW", 20)
+    monkeypatch.setattr(_network_advice, "AHEAD_NBYTES", 300_000)
     shards(s3, count=2, each=100)
     ds = ps.from_tar("s3://bucket/train/*.tar")
     assert len(ds) == 200
@@ -144,7 +145,7 @@ def test_number_of_requests_is_known_before_the_first_epoch(many, caplog):
     with lengths.loader("threads", workers=1) as loader:
         assert not loader.report().note
     assert "makes about" in caplog.text.splitlines()[-1]
-    asked = _advice.requests_of(many._node.data, 16)
+    asked = _network_advice.requests_of(many._node.data, 16)
     assert asked.request_count == 25  # these 16 lie in both shards
     assert asked.nbytes == pytest.approx(sum(512 + 1536 for number in range(200)), rel=0.1)
 

@@ -14,7 +14,7 @@ from typing import Any, Final, final
 import penstock
 from penstock import Dataset
 from penstock._replay import _records as quarantine_records
-from penstock.sources._advice import cure, requests_of
+from penstock.run._network_advice import cure, requests_of
 from penstock.sources._listing import below
 from penstock.sources._openfile import File, find
 from penstock.sources._remote import is_remote
