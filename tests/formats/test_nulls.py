@@ -11,7 +11,7 @@ from penstock.testing import SourceTests, assert_same
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyarrow.parquet")
 
-from tests.sources.test_parquet import dataset, saved  # noqa: E402  # it needs pyarrow
+from tests.formats.test_parquet import dataset, saved  # noqa: E402  # it needs pyarrow
 
 KINDS = ["a.arrow", "lz4.arrow", "a.parquet"]
 NESTED = [
