@@ -11,10 +11,11 @@ from penstock import native
 from penstock.lower._program import Unit
 from penstock.memory._shared import SharedFile
 from penstock.memory._slot import count_place, own_header
+from penstock.run._dispatcher import Job, Notes
 from penstock.run.pool._payload import PlanPayload
 from penstock.run.pool._pool import Pool
 from penstock.run.pool._task_queue import ANSWER, GROUP_COUNT, TAKING, UNIT, TaskQueue, own_words, unpacked
-from penstock.run.pool._tasks import Job, Notes, PoolTask
+from penstock.run.pool._tasks import PoolTask
 
 UNITS = [
     Unit(epoch=7, index=1 << 40, start=2, stop=5, slot=3, generation=9),

@@ -15,9 +15,10 @@ from penstock.lower._program import Unit
 from penstock.memory._shared import SharedFile
 from penstock.memory._slot import count_place, own_header
 from penstock.native import _numpy
+from penstock.run._dispatcher import Notes
 from penstock.run.pool import _pool
 from penstock.run.pool._payload import PlanPayload
-from penstock.run.pool._tasks import Notes, PoolTask
+from penstock.run.pool._tasks import PoolTask
 from tests.run.common import DEADLINE_S
 
 SCALAR = ps.ArraySpec((), "int64")

@@ -5,8 +5,6 @@ back-pressure are the plan's and the ring's, as with any executor. `_fleet.py` g
 """
 
 import functools
-import threading
-import weakref
 from typing import Final, final
 
 import ray
@@ -16,9 +14,9 @@ from penstock.base._units import size_text
 from penstock.lower._batches import BatchProgram
 from penstock.lower._program import Program
 from penstock.memory._ring import Ring
-from penstock.ray._agent import Opening
 from penstock.ray._fleet import SILENCE_S, join_fleet, workers_on, works_here
-from penstock.ray._shares import Task, numbers
+from penstock.ray._shares import RayTask
+from penstock.run._dispatcher import ClientReceiver, DispatcherClient
 from penstock.run.executors._executor import Client, Executor
 from penstock.run.executors._request import ExecutorRequest
 from penstock.run.pool._payload import PlanPayload
@@ -43,14 +41,13 @@ class RayExecutor(Executor):
     queue_target = 1 << 30  # as many batches as there are slots
 
     def __init__(self, client: Client, request: ExecutorRequest) -> None:
-        self._client = weakref.ref(client)
+        self._receiver = ClientReceiver(client)
         self._payload: PlanPayload | None = request.take_payload()
         self._timeout_s = request.timeout_s
         self._events = request.events
-        self._task: Task | None = None
-        self._is_gone = threading.Event()
-        self._has_left = False
+        self._task: RayTask | None = None
         self._fleet = join_fleet(request.worker_count, dict(request.ray_options))
+        self._right = DispatcherClient(self._fleet, request.events)
 
     @property
     def worker_count(self) -> int:  # type: ignore[override]  # agents come and go
@@ -61,10 +58,10 @@ class RayExecutor(Executor):
         """Puts the program into the object store. Each agent fetches it when it gets its first share."""
         assert self._payload is not None
         assert isinstance(program, BatchProgram)
-        opening = Opening(next(numbers), program.spec.leaves, program.step_count, self._timeout_s)
         payload = ray.put((self._payload.data, self._payload.arrays))
         self._payload = None
-        task = self._task = Task(opening, payload, self._client, program, ring, self._events)
+        task = self._task = RayTask(payload, self._receiver, program, ring, self._timeout_s, self._events)
+        self._right.tasks.append(task)
         self._fleet.post(functools.partial(self._fleet.open, task))
 
     def wake(self) -> None:
@@ -92,13 +89,11 @@ class RayExecutor(Executor):
 
     def request_stop(self) -> None:
         """Gives up all units, and the right to the agents."""
-        if not self._has_left:
-            self._fleet.post(functools.partial(self._fleet.leave, self._task, self._is_gone))
-            self._has_left = True  # last: Ctrl-C may strike before, and then another call does it
+        self._right.leave()
 
     def join(self, timeout_s: float) -> bool:
         """Waits until the fleet gave up its units; with the last executor, until Ray was told to end the agents."""
-        is_gone = self._is_gone.wait(0 if self._fleet.is_current_thread else timeout_s)
+        is_gone = self._right.join(timeout_s)
         local = self._task and self._task.local
         return is_gone and (not local or local.pool_client.join(timeout_s))
 

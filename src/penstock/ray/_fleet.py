@@ -7,12 +7,11 @@ Work travels as shares: neighbouring units of one batch, some 50 ms of an agent'
 of the queue, so all nodes fill the next batch. A unit exists only for a free slot. So what lies in object stores is at
 most the ring once more, and never spills.
 
-Which thread writes what. Everything in a `Fleet` belongs to its one thread. Other threads use `post`, which takes no
-lock: finalizers, Ray's own threads when a result came, the consumer. The thread holds the client, the program and the
-ring only while it works for them; see `_threads.py` for the reason.
+Which thread writes what: see `_dispatcher.py`. Ray's own threads use `post` too, when a result came. The fleet's thread
+holds the client, the program and the ring only while it works for them.
 
-Guarantees.
-- When an agent is lost, others do its units again. A unit with which `DEATH_LIMIT` agents were lost is an error that
+Guarantees, beside those of a dispatcher.
+- When an agent is lost, others do its units again. A unit with which `CRASH_LIMIT` agents were lost is an error that
   names its rows. After the first loss it travels alone, so those rows are the cause. Results that come too late are
   dropped before they reach a slot.
 - No view of an object store outlives the copy into the slot.
@@ -24,15 +23,13 @@ is killed and lost. An agent watches its workers itself. Agents are actors of th
 this process ends in another way, Ray does, and frees its objects.
 """
 
-import copy
 import functools
 import logging
 import math
 import queue
 import re
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, final
 
@@ -41,13 +38,14 @@ import ray
 from ray._private.state import available_resources_per_node
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from penstock.base._errors import DeadlineError, LoaderError, WorkerError
+from penstock.base._errors import DeadlineError, WorkerError
 from penstock.base._threads import start_thread
 from penstock.lower._batches import NO_BATCHES
 from penstock.lower._program import Unit, UnitResult
 from penstock.ray._agent import CALL_THREAD, SHARE_COUNT, Agent, Answer, versions
 from penstock.ray._local import LocalWorkers
-from penstock.ray._shares import AgentHandle, Job, Share, Task, numbers
+from penstock.ray._shares import AgentHandle, RayTask, Share, numbers
+from penstock.run._dispatcher import CRASH_LIMIT, Dispatcher, DispatcherClient, Job
 from penstock.run.pool._payload import PlanPayload
 from penstock.run.pool._pool import join
 from penstock.run.pool._registry import Registry
@@ -57,8 +55,6 @@ SHARE_S: Final = 0.05
 """The work in a share. A call of an agent takes some 2 ms, and a consumer waits no longer for the last of a batch."""
 LEAST_SHARE_S: Final = 0.005
 """The same where there is less work than agents."""
-DEATH_LIMIT: Final = 3
-"""A unit is an error when so many agents were lost while they had it."""
 START_LIMIT: Final = 3
 """How often in a row an agent may fail to start on a node, before the node is left out."""
 START_S: Final = 60.0
@@ -71,7 +67,7 @@ _log = logging.getLogger("penstock")
 
 
 @final
-class Fleet:
+class Fleet(Dispatcher[RayTask]):
     """The agents of this process with the same options, and the thread that looks after them.
 
     Args:
@@ -80,39 +76,26 @@ class Fleet:
     """
 
     def __init__(self, worker_count: int, options: dict[str, Any]) -> None:
-        self.client_count = 1
-        """Guarded by the registry."""
+        super().__init__("penstock-ray", registry)
         self.agents: dict[str, AgentHandle] = {}
         """By node."""
-        self.progress = 0
-        """Grows while agents get on."""
         self._worker_count = worker_count
         self._options = options
         self._node_id = ray.get_runtime_context().get_node_id()
-        self._inbox: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        self._tasks: dict[int, Task] = {}
         self._excluded: dict[str, str] = {}
         """Why nodes have no agent, by node."""
         self._failed_start_counts: dict[str, int] = {}
         self._look_at = 0.0
         self._waited_s = 0.0
         """How long units wait without any agent."""
-        self._is_over = False
-        self._failure: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="penstock-ray", daemon=True)
         start_thread(self._thread)
 
     # For everybody.
 
     def post(self, call: Callable[[], object]) -> None:
-        """Makes the fleet's thread make a call, unless it has ended. Takes no lock, so finalizers may do it."""
-        if not self._is_over:
-            self._inbox.put(call)
-
-    @property
-    def is_current_thread(self) -> bool:
-        """Whether the caller is the fleet's own thread."""
-        return threading.current_thread() is self._thread
+        """See `Dispatcher`. Drops a call after the end, because it may hold a result in the object store."""
+        if self.client_count:
+            super().post(call)
 
     def node_lines(self) -> list[str]:
         """Tells what is known of each node."""
@@ -126,66 +109,54 @@ class Fleet:
 
     # Everything below is the fleet's thread.
 
-    def _run(self) -> None:
-        while not self._is_over:
-            try:
-                self._turn()
-            except BaseException as error:  # a bug of ours, or Ray was shut down; no consumer may wait for ever
-                if ray.is_initialized():
-                    _log.exception("The agents on Ray failed.")
-                self._fail(LoaderError(f"The connection to Ray failed: {type(error).__name__}: {error}."))
-        with suppress(queue.Empty):
-            while True:  # results that came too late, which hold their part of the object store
-                self._inbox.get_nowait()
+    def _note_bug(self) -> str:
+        if ray.is_initialized():  # else the program has shut it down
+            _log.exception("The agents on Ray failed.")
+        return "The connection to Ray"
 
     def _turn(self) -> None:
         """Waits for a post or a tick, and gives out work."""
         with suppress(queue.Empty):
-            call = self._inbox.get(timeout=max(0.0, self._look_at - time.monotonic()))
-            call()
-            for _ in range(self._inbox.qsize()):
-                self._inbox.get_nowait()()
-        if time.monotonic() >= self._look_at and self._failure is None and not self._is_over:
+            wait_s = 0.0 if self._failing else max(0.0, self._look_at - time.monotonic())
+            self._inbox.get(timeout=wait_s)()
+            self._take_posts()
+        if time.monotonic() >= self._look_at and self._failure is None and self.client_count:
             self._look()
             self._look_at = time.monotonic() + self._tick_s
-        if self._failure is not None:
-            for task in list(self._tasks.values()):
-                for job in [task.waiting.popleft() for _ in range(len(task.waiting))]:
-                    self._settle(task, job, UnitResult(copy.copy(self._failure)))
-        else:
+        self._settle_failing()
+        if self._failure is None:
             self._give_out()
 
     @property
     def _tick_s(self) -> float:
         return TICK_S if self.agents else TICK_S / 10
 
-    def open(self, task: Task) -> None:
+    def open(self, task: RayTask) -> None:
         """Takes a program, and its first units."""
-        self._tasks[task.opening.number] = task
+        self._tasks[task.number] = task
         self.issue(task)
 
-    def issue(self, task: Task) -> None:
+    def issue(self, task: RayTask) -> None:
         """Takes units for the slots that are free."""
-        client = task.client()
-        if client is not None and task.opening.number in self._tasks:
-            task.waiting.extend(map(Job, client.issue()))
+        if task.number in self._tasks:
+            self.submit(task, task.receiver.issue())
 
-    def leave(self, task: Task | None, is_gone: threading.Event) -> None:
-        """Gives up a program, and a right to the agents."""
-        if task is not None:
-            self._tasks.pop(task.opening.number, None)
+    def leave(self, client: DispatcherClient[RayTask]) -> None:
+        """See `Dispatcher`."""
+        for task in client.tasks:
+            self._tasks.pop(task.number, None)
             task.waiting.clear()
             if task.local is not None:
                 task.local.pool_client.leave()
             task.payload = None  # results that Ray never reports would keep it
             for agent in self.agents.values():
-                if task.opening.number in agent.opened and ray.is_initialized():
-                    agent.opened.discard(task.opening.number)
-                    agent.call("close", task.opening.number)
-        if registry.left(self):
-            self._is_over = True
-            self._kill_agents()
-        is_gone.set()
+                if task.number in agent.opened and ray.is_initialized():
+                    agent.opened.discard(task.number)
+                    agent.call("close", task.number)
+        self._let_go(client)
+
+    def _await_worker(self, task: RayTask, jobs: Sequence[Job[RayTask]]) -> None:
+        task.waiting += jobs
 
     # Shares.
 
@@ -193,7 +164,7 @@ class Fleet:
         ready = [agent for agent in self.agents.values() if agent.is_ready]
         for task in self._tasks.values():
             while task.waiting:
-                is_suspect = task.waiting[0].death_count > 0
+                is_suspect = task.waiting[0].crash_count > 0
                 able = [agent for agent in ready if agent.has_room and not (is_suspect and agent.shares)]
                 if is_suspect and len(ready) > 1:  # this process is not to be lost
                     able = [agent for agent in able if not agent.is_here]
@@ -203,19 +174,19 @@ class Fleet:
                 agent = min(able, key=lambda each: (len(each.shares), -each.row_limit(task, SHARE_S), each.number))
                 self._send(agent, task, self._cut(agent, task, place_count))
 
-    def _cut(self, agent: AgentHandle, task: Task, place_count: int) -> list[Job]:
+    def _cut(self, agent: AgentHandle, task: RayTask, place_count: int) -> list[Job[RayTask]]:
         """Takes the units of a share from the queue: no more than `SHARE_S` of work, so that nobody waits for it long.
 
         Where there is less work than agents, each gets a part of it, but at least `LEAST_SHARE_S`.
         """
         waiting = task.waiting
         jobs = [waiting.popleft()]
-        if jobs[0].death_count:
+        if jobs[0].crash_count:
             return jobs
         row_count = sum(job.unit.stop - job.unit.start for job in waiting) / place_count
         limit = min(agent.row_limit(task, SHARE_S), max(agent.row_limit(task, LEAST_SHARE_S), row_count))
         first = jobs[0].unit
-        while waiting and not waiting[0].death_count:
+        while waiting and not waiting[0].crash_count:
             last, unit = jobs[-1].unit, waiting[0].unit
             is_next = unit.generation == last.generation and unit.start == last.stop
             if not is_next or (len(jobs) >= agent.worker_count and unit.stop - first.start > limit):
@@ -223,8 +194,8 @@ class Fleet:
             jobs.append(waiting.popleft())
         return jobs
 
-    def _send(self, agent: AgentHandle, task: Task, jobs: list[Job]) -> None:
-        program, number = task.program(), task.opening.number
+    def _send(self, agent: AgentHandle, task: RayTask, jobs: list[Job[RayTask]]) -> None:
+        program, number = task.program(), task.number
         if program is None:  # the loader was dropped, and `leave` follows
             return
         place = program.slot_rows(jobs[0].unit._replace(stop=jobs[-1].unit.stop))
@@ -234,9 +205,9 @@ class Fleet:
         share = agent.shares[share_number] = Share(task, jobs, place)
         if agent.is_here:
             if task.local is None and (ring := task.ring()) is not None:
-                right, timeout_s = join(agent.worker_count, task.lines), task.opening.timeout_s
+                right, timeout_s = join(agent.worker_count, task.lines), task.timeout_s
                 payload = PlanPayload(*ray.get(task.payload))
-                task.local = LocalWorkers(right, payload, ring, timeout_s, task.client, self.post)
+                task.local = LocalWorkers(right, payload, ring, timeout_s, task.receiver, self.post)
             if task.local is not None:
                 take = functools.partial(self._take_unit, agent, share_number, share)
                 task.local.submit(units, [functools.partial(take, job) for job in jobs])
@@ -262,24 +233,24 @@ class Fleet:
         # Ray fetches the result before it reports it.
         reference.future().add_done_callback(lambda future: self.post(functools.partial(arrived, future)))
 
-    def _take_unit(self, agent: AgentHandle, number: int, share: Share, job: Job, result: UnitResult) -> None:
+    def _take_unit(self, agent: AgentHandle, number: int, share: Share, job: Job[RayTask], result: UnitResult) -> None:
         """Hands on the result of a unit that workers of this machine have run."""
         self.progress += 1
         share.remaining -= 1
         if not share.remaining:
             agent.shares.pop(number, None)
         if (ring := share.task.ring()) is not None:
-            agent.row_s[share.task.opening.number] = ring.header[-1] / 1e9
-        self._settle(share.task, job, result)
+            agent.row_s[share.task.number] = ring.header[-1] / 1e9
+        self._settle(job, result)
 
     def _take(self, agent: AgentHandle, number: int, share: Share, answer: Answer | None) -> None:
         """Hands the results of a share to the client, which copies rows into the slot."""
         del agent.shares[number]
         self.progress += 1
         task = share.task
-        if answer is None or task.opening.number not in self._tasks:
+        if answer is None or task.number not in self._tasks:
             return
-        agent.row_s[task.opening.number] = answer.row_s
+        agent.row_s[task.number] = answer.row_s
         for line in answer.lines:
             task.notes.add(f"On Ray node {agent.address}: {line}")
         ring = task.ring()
@@ -291,23 +262,22 @@ class Fleet:
             seconds = answer.row_s * (unit.stop - unit.start)
             error = None if dumped is None else self._error(agent, task, unit, dumped)
             rows = share.rows_of(unit, answer.rows) if error is None else ()
-            self._settle(task, job, UnitResult(error, rows, failures, seconds))
+            self._settle(job, UnitResult(error, rows, failures, seconds))
 
-    def _error(self, agent: AgentHandle, task: Task, unit: Unit, dumped: bytes) -> BaseException:
-        error, client = load_error(dumped), task.client()
-        if isinstance(error, (WorkerError, DeadlineError)) and client is not None:
+    def _error(self, agent: AgentHandle, task: RayTask, unit: Unit, dumped: bytes) -> BaseException:
+        error = load_error(dumped)
+        if isinstance(error, (WorkerError, DeadlineError)):
             found = re.search(r"<unit \d+: (\d+) (\d+) (\d+)>", str(error))
             if found is not None:
                 first, second, third = map(int, found.groups())
-                at = client.describe(unit, (first, second, third))
+                at = task.receiver.describe(unit, (first, second, third))
                 error.args = (str(error).replace(found.group(), at),)
         error.add_note(f"It was on the Ray node {agent.address}.")
         return error
 
-    def _settle(self, task: Task, job: Job, result: UnitResult) -> None:
-        client = task.client()
-        if client is not None and task.opening.number in self._tasks:
-            task.waiting.extend(map(Job, client.finished(job.unit, result)))
+    def _settle(self, job: Job[RayTask], result: UnitResult) -> None:
+        if job.task.number in self._tasks:  # else its loader left
+            super()._settle(job, result)
 
     # Agents.
 
@@ -327,7 +297,7 @@ class Fleet:
         is_alone = not any(agent.is_ready for agent in self.agents.values())
         self._waited_s = self._waited_s + self._tick_s if is_waiting and is_alone else 0.0
         are_useless = not self.agents and max(self._failed_start_counts.values(), default=0) >= START_LIMIT
-        limit_s = max([START_S, *(task.opening.timeout_s for task in self._tasks.values())])
+        limit_s = max([START_S, *(task.timeout_s for task in self._tasks.values())])
         if is_waiting and (self._waited_s > limit_s or are_useless):
             self._fail(
                 WorkerError(
@@ -345,7 +315,7 @@ class Fleet:
                 self._expect(agent, agent.call("progress"), functools.partial(self._hear, agent))
             return
         agent.silent_count += 1
-        limit_s = min([SILENCE_S, *(share.task.opening.timeout_s for share in agent.shares.values())])
+        limit_s = min([SILENCE_S, *(share.task.timeout_s for share in agent.shares.values())])
         if agent.silent_count * TICK_S > limit_s:
             self._lose(agent, f"it did not answer for {limit_s:g} s")
 
@@ -406,30 +376,40 @@ class Fleet:
         shares = () if agent.is_here else reversed(agent.shares.values())
         for share in shares:
             for job in reversed(share.jobs):
-                job.death_count += 1
-                if job.death_count < DEATH_LIMIT:
+                job.crash_count += 1
+                if job.crash_count < CRASH_LIMIT:
                     share.task.waiting.appendleft(job)
                 else:
-                    self._settle(share.task, job, UnitResult(self._lethal(share.task, job.unit, text)))
+                    self._settle(job, UnitResult(self._lethal(share.task, job.unit, text)))
 
-    def _lethal(self, task: Task, unit: Unit, text: str) -> WorkerError:
-        client = task.client()
-        at = "" if client is None else client.describe(unit, (0, 0, 0))
+    def _lethal(self, task: RayTask, unit: Unit, text: str) -> WorkerError:
+        at = task.receiver.describe(unit, (0, 0, 0))
         return WorkerError(
-            f"{text} It was agent number {DEATH_LIMIT} that was lost while it worked on {at}. Do these rows take more "
+            f"{text} It was agent number {CRASH_LIMIT} that was lost while it worked on {at}. Do these rows take more "
             "memory than a node has? executor='processes' runs them on this machine."
         )
 
     # The end.
 
-    def _fail(self, error: Exception) -> None:
-        """Fails everything, now and later; new loaders get another fleet."""
-        self._failure = self._failure or error
-        registry.discard(self)
-        for agent in self.agents.values():
-            for share in () if agent.is_here else agent.shares.values():
-                share.task.waiting.extend(share.jobs)
+    def _give_up(self) -> Iterable[Job[RayTask]]:
+        jobs = [
+            job
+            for agent in self.agents.values()
+            if not agent.is_here  # whose workers finish what they have
+            for share in agent.shares.values()
+            for job in share.jobs
+        ]
+        for task in self._tasks.values():
+            jobs += task.waiting
+            task.waiting.clear()
         self._kill_agents()
+        return jobs
+
+    def _end(self) -> None:
+        self._kill_agents()
+        with suppress(queue.Empty):
+            while True:  # results that came too late, which hold their part of the object store
+                self._inbox.get_nowait()
 
     def _kill_agents(self) -> None:
         agents, self.agents = self.agents, {}

@@ -8,13 +8,12 @@ its workers if this process is killed.
 """
 
 import functools
-import weakref
 from collections.abc import Callable, Sequence
 from typing import final
 
 from penstock.lower._program import Unit, UnitResult
 from penstock.memory._ring import Ring
-from penstock.run.executors._executor import Client
+from penstock.run._dispatcher import Receiver
 from penstock.run.pool._payload import PlanPayload
 from penstock.run.pool._pool import PoolClient
 
@@ -28,7 +27,7 @@ class LocalWorkers:
         payload: The program.
         ring: Where they write.
         timeout_s: How long a worker may stand still.
-        client: Describes units.
+        receiver: Describes units.
         post: Makes the fleet's thread make a call.
     """
 
@@ -38,11 +37,11 @@ class LocalWorkers:
         payload: PlanPayload,
         ring: Ring,
         timeout_s: float,
-        client: "weakref.ref[Client]",
+        receiver: Receiver,
         post: Callable[[Callable[[], object]], object],
     ) -> None:
         self.pool_client = pool_client
-        self._client = client
+        self._receiver = receiver
         self._post = post
         self._takers: dict[tuple[int, int], Callable[[UnitResult], object]] = {}
         """By generation and first row of a unit."""
@@ -56,8 +55,7 @@ class LocalWorkers:
 
     def describe(self, unit: Unit, status: tuple[int, int, int]) -> str:
         """See `Receiver`."""
-        client = self._client()
-        return "a batch that is not wanted any more" if client is None else client.describe(unit, status)
+        return self._receiver.describe(unit, status)
 
     def finished(self, unit: Unit, result: UnitResult) -> Sequence[Unit]:
         """See `Receiver`."""

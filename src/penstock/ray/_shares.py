@@ -4,7 +4,6 @@ import itertools
 import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
@@ -15,54 +14,53 @@ from penstock.memory._ring import Ring
 from penstock.memory._rows import owned
 from penstock.ray._agent import CALL_THREAD, SHARE_COUNT, Opening
 from penstock.ray._local import LocalWorkers
-from penstock.run.executors._executor import Client
-from penstock.run.pool._tasks import Notes
+from penstock.run._dispatcher import ClientReceiver, Job, Notes, Task
 
 numbers: Final = itertools.count(1)
 
 
 @final
-class Task:
-    """A program that agents run units of. Holds nothing of the user's."""
+class RayTask(Task):
+    """A program that agents run units of. Holds nothing of the user's.
+
+    Args:
+        payload: A reference to the pickled program. While it lives, the object store keeps it for agents that come
+            later.
+        receiver: Takes the outcomes.
+        program: The program.
+        ring: Where units write.
+        timeout_s: How long a worker may stand still.
+        lines: Events for the report.
+    """
+
+    receiver: ClientReceiver
 
     def __init__(
         self,
-        opening: Opening,
         payload: Any,
-        client: "weakref.ref[Client]",
+        receiver: ClientReceiver,
         program: BatchProgram,
         ring: Ring,
+        timeout_s: float,
         lines: list[str],
     ) -> None:
-        self.opening = opening
+        super().__init__(timeout_s, receiver, Notes(lines))
+        self.opening = Opening(self.number, program.spec.leaves, program.step_count, timeout_s)
         self.payload = payload
-        """A reference. While it lives, the object store keeps the plan for agents that come later."""
-        self.client = client
         self.program = weakref.ref(program)
         self.ring = weakref.ref(ring)
         self.lines = lines
-        """Events for the report."""
-        self.notes = Notes(lines)
-        self.waiting: deque[Job] = deque()
+        self.waiting: deque[Job[RayTask]] = deque()
         """Units for the next shares, in order."""
         self.local: LocalWorkers | None = None
         """Its workers on this machine, once they have work."""
 
 
 @final
-@dataclass(slots=True, eq=False)
-class Job:
-    """A unit on its way."""
-
-    unit: Unit
-    death_count: int = 0
-
-
-@final
 class Share:
     """Neighbouring units of a batch that an agent has."""
 
-    def __init__(self, task: Task, jobs: list[Job], place: Any) -> None:
+    def __init__(self, task: RayTask, jobs: list[Job[RayTask]], place: Any) -> None:
         self.task = task
         self.jobs = jobs
         self.place = place
@@ -72,7 +70,7 @@ class Share:
     @property
     def is_suspect(self) -> bool:
         """Whether an agent was lost with it."""
-        return self.jobs[0].death_count > 0
+        return self.jobs[0].crash_count > 0
 
     def rows_of(self, unit: Unit, rows: Sequence[Any]) -> Sequence[Any]:
         """Returns the rows of one unit among those of the share.
@@ -119,9 +117,9 @@ class AgentHandle:
         """Calls a method beside those that run shares."""
         return getattr(self.actor, method).options(concurrency_group=CALL_THREAD).remote(*arguments)
 
-    def row_limit(self, task: Task, seconds: float) -> float:
+    def row_limit(self, task: RayTask, seconds: float) -> float:
         """The rows that it does in a time; 0 if that is not known yet."""
-        row_s = self.row_s.get(task.opening.number, 0.0)
+        row_s = self.row_s.get(task.number, 0.0)
         return seconds * self.worker_count / row_s if row_s else 0.0
 
     @property

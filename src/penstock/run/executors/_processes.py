@@ -6,16 +6,15 @@ Who writes what. Everything happens on the pool's thread: it collects what is do
 batches, and queues them. `wake` and `request_stop` only post to it, so a finalizer may call them.
 """
 
-import weakref
-from collections.abc import Sequence
 from typing import final
 
 from penstock.lower._batches import BatchProgram
-from penstock.lower._program import Program, Unit, UnitResult
+from penstock.lower._program import Program
 from penstock.memory._ring import Ring
+from penstock.run._dispatcher import ClientReceiver
 from penstock.run.executors._executor import Client, Executor
 from penstock.run.pool._payload import PlanPayload
-from penstock.run.pool._pool import Pool, PoolClient, pool_deadline_s
+from penstock.run.pool._pool import PoolClient, pool_deadline_s
 from penstock.run.pool._tasks import PoolTask
 
 
@@ -39,7 +38,7 @@ class ProcessesExecutor(Executor):
     ) -> None:
         self.worker_count = worker_count
         self.queue_target = 1 << 30  # as many batches as there are slots, so that workers need not wait for us
-        self._client = weakref.ref(client)
+        self._receiver = ClientReceiver(client)
         self._pool_client = pool_client
         self._pool = pool_client.pool
         self.shared = self._pool.shared
@@ -50,9 +49,9 @@ class ProcessesExecutor(Executor):
     def begin(self, program: Program, ring: Ring, spans: Ring | None = None) -> None:
         """Sends the program to the workers."""
         assert self._payload is not None
-        receiver, reads_stream = _Receiver(self._client), not isinstance(program, BatchProgram)
+        reads_stream = not isinstance(program, BatchProgram)
         self._task = self._pool_client.open(
-            self._payload, ring, self._timeout_s, receiver, spans, wakes_each=reads_stream
+            self._payload, ring, self._timeout_s, self._receiver, spans, wakes_each=reads_stream
         )
         self._payload = None  # it holds the arrays that are shared now
 
@@ -64,8 +63,8 @@ class ProcessesExecutor(Executor):
         """
         task = self._task
         if task is not None and task.spare_count < self.worker_count:
-            client, pool = self._client, self._pool
-            pool.post(lambda: _issue(pool, task, client))
+            receiver, pool = self._receiver, self._pool
+            pool.post(lambda: pool.submit(task, receiver.issue()))
 
     @property
     def available_count(self) -> int:
@@ -91,24 +90,3 @@ class ProcessesExecutor(Executor):
     def join(self, timeout_s: float) -> bool:
         """Waits until no worker is at anything of this executor's; the last one's workers have ended then."""
         return self._pool_client.join(timeout_s)
-
-
-class _Receiver:
-    """Hands results to the client, if it is still there."""
-
-    def __init__(self, client: "weakref.ref[Client]") -> None:
-        self._client = client
-
-    def finished(self, unit: Unit, result: UnitResult) -> Sequence[Unit]:
-        client = self._client()
-        return () if client is None else client.finished(unit, result)
-
-    def describe(self, unit: Unit, status: tuple[int, int, int]) -> str:
-        client = self._client()
-        return "a batch that is not wanted any more" if client is None else client.describe(unit, status)
-
-
-def _issue(pool: Pool, task: PoolTask, client_ref: "weakref.ref[Client]") -> None:
-    client = client_ref()
-    if client is not None:
-        pool.submit(task, client.issue())

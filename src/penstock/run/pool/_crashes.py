@@ -3,16 +3,15 @@
 from typing import Final
 
 from penstock.base._errors import DeadlineError, WorkerError
+from penstock.run._dispatcher import CRASH_LIMIT, Job
 from penstock.run.pool._process import WorkerProcess
-from penstock.run.pool._tasks import Job, PoolTask
+from penstock.run.pool._tasks import PoolTask
 
-CRASH_LIMIT: Final = 3
-"""A unit is an error when so many workers in a row died of it. One death may have another cause."""
 HANG_LIMIT: Final = 2
-"""The same for workers that stood still on it for `timeout_s` each."""
+"""As `CRASH_LIMIT`, for workers that stood still on a unit for `timeout_s` each."""
 
 
-def attribute(worker: WorkerProcess, job: Job, status: tuple[int, int, int]) -> Exception | None:
+def attribute(worker: WorkerProcess, job: Job[PoolTask], status: tuple[int, int, int]) -> Exception | None:
     """Counts a unit that a worker did not survive.
 
     Args:

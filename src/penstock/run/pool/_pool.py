@@ -1,17 +1,15 @@
 """The worker processes of this process: one pool, which its loaders share.
 
-Which thread writes what. Everything in a `Pool` belongs to its one thread. That thread starts workers, sends units,
-takes answers, and replaces workers that died. Other threads use `post`: a call for the pool's thread to make, put into
-a queue that takes no lock, so finalizers may post too.
+Which thread writes what: see `_dispatcher.py`. The pool's thread starts workers, sends units, takes answers, and
+replaces workers that died.
 
-Guarantees.
+Guarantees, beside those of a dispatcher.
 - The pool knows which worker holds which unit (see `_task_queue.py`). When a worker died, another one does its unit
   again, but not before the system has reaped the dead one. So no dead worker writes to a slot.
 - A unit that kills its workers again and again, or makes them hang, is an error that names the element (`_crashes.py`).
   A worker that hangs is killed after it wrote its stack.
 - Workers that cannot even start are an error too, after `START_COUNT` in a row.
 - The workers end with the last client. If this process is killed, the system ends them (see `_worker.py`).
-- If the thread itself fails, by a bug, every unit fails with that error: no consumer waits for ever.
 
 One turn of the thread waits, then takes the answers and hands each to its receiver, which submits the next units, and
 sends all of these at once.
@@ -22,33 +20,31 @@ once is tried again a millisecond later: to reap a worker, to find the unit of a
 find no room in the queue wait for room.
 """
 
-import copy
 import itertools
 import logging
 import os
-import queue
 import select
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, final
 
-from penstock.base._errors import LoaderError, WorkerError
+from penstock.base._errors import WorkerError
 from penstock.base._retries import NOTHING_WANTED
 from penstock.base._threads import LIMITS, start_thread
 from penstock.base._units import size_text
-from penstock.lower._program import Unit, UnitResult
+from penstock.lower._program import UnitResult
 from penstock.memory._ring import Ring
 from penstock.memory._shared import SharedFile
 from penstock.run._cpus import usable_cpu_count
+from penstock.run._dispatcher import EMPTY, RETRY_S, Dispatcher, DispatcherClient, Job, Receiver
 from penstock.run.pool._crashes import HANG_LIMIT, attribute, note_idle_crash
 from penstock.run.pool._interpreter import interpreter
 from penstock.run.pool._payload import PlanPayload
 from penstock.run.pool._process import WorkerProcess
 from penstock.run.pool._registry import Registry
 from penstock.run.pool._task_queue import GROUP_COUNT, MAX_WORKER_COUNT, TAKING, TaskQueue
-from penstock.run.pool._tasks import Job, Notes, PoolTask, Receiver
+from penstock.run.pool._tasks import PoolTask
 from penstock.run.pool._worker import Closing, Message
 
 START_COUNT: Final = 3
@@ -59,24 +55,18 @@ START_S: Final = 60.0
 """How long a worker may take until it is ready."""
 GRACE_S: Final = 1.0
 """How long a worker that is to end may take for its unit, and for writing its stack."""
-_RETRY_S: Final = 0.001
 _TICK_S: Final = 1.0
-_EMPTY: Final = UnitResult()
 
 _log = logging.getLogger("penstock")
 
 
 @final
-class Pool:
+class Pool(Dispatcher[PoolTask]):
     """Worker processes, and the thread that looks after them. `PoolClient` is the way in."""
 
     def __init__(self) -> None:
-        self.client_count = 1
-        """Guarded by the registry."""
+        super().__init__("penstock-pool", registry)
         self.shared = SharedFile()
-        self.progress = 0
-        """Grows while workers get on."""
-        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._queue = TaskQueue()
         self._wakeup = self._queue.wakeup
         self._poll = select.poll()
@@ -85,24 +75,18 @@ class Pool:
         self._workers: dict[int, WorkerProcess] = {}
         self._ending: list[WorkerProcess] = []
         """Those whose end was noticed, until they are reaped and their units are seen to."""
-        self._tasks: dict[int, PoolTask] = {}
-        self._jobs: dict[int, Job] = {}
+        self._jobs: dict[int, Job[PoolTask]] = {}
         """Sent and not answered, by number."""
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[Job[PoolTask]] = deque()
         """For the end of the turn, and for room in the queue."""
-        self._failing: list[Job] = []
-        """Submitted when nothing works any more."""
         self._messages: dict[int, Message] = {}
         """Of units, by the number of the job, until the unit is answered."""
-        self._leaving: list[PoolClient] = []
+        self._leaving: list[DispatcherClient[PoolTask]] = []
         self._worker_count = 1
         self._failed_start_count = 0
         """In a row."""
         self._fruitless_crash_count = 0
         """Ends of workers since something got done."""
-        self._failure: Exception | None = None
-        """Why nothing works any more."""
-        self._last: PoolClient | None = None
         self._is_full = False
         """Whether units wait for room in the queue."""
         self._retries = False
@@ -110,20 +94,15 @@ class Pool:
         self._is_watching = False
         """Whether a worker has little time left, or is missing."""
         self._looked_at = 0.0
-        self._thread = threading.Thread(target=self._run, name="penstock-pool", daemon=True)
+        self._listen(self._wakeup.reader, self._wakeup.read)
         start_thread(self._thread)
 
     # For everybody.
 
-    def post(self, call: Callable[[], None]) -> None:
-        """Makes the pool's thread make a call. Takes no lock, so finalizers may do it."""
-        self._inbox.put(call)
+    def post(self, call: Callable[[], object]) -> None:
+        """See `Dispatcher`."""
+        super().post(call)
         self._wakeup.write()  # a full pipe wakes as well as one byte more
-
-    @property
-    def is_current_thread(self) -> bool:
-        """Whether the caller is the pool's own thread."""
-        return threading.current_thread() is self._thread
 
     def pids(self) -> list[int]:
         """The processes of the workers."""
@@ -131,17 +110,10 @@ class Pool:
 
     # Everything below is the pool's thread.
 
-    def _run(self) -> None:
-        self._listen(self._wakeup.reader, self._wakeup.read)
-        while self.client_count:
-            try:
-                self._turn()
-            except BaseException as error:  # a bug of ours; no consumer may wait for ever because of it
-                if self._failure is None:
-                    _log.exception("The pool of worker processes failed.")
-                self._fail(LoaderError(f"The pool of worker processes failed: {type(error).__name__}: {error}."))
-                time.sleep(_RETRY_S)  # should it fail again and again
-        self._end()
+    def _note_bug(self) -> str:
+        if self._failure is None:
+            _log.exception("The pool of worker processes failed.")
+        return "The pool of worker processes"
 
     def _listen(self, descriptor: int, handler: Callable[[], object], event: int = select.POLLIN) -> None:
         self._handlers[descriptor] = handler
@@ -159,13 +131,8 @@ class Pool:
             if (handler := self._handlers.get(descriptor)) is not None:  # or an earlier one dropped it
                 handler()
         self._take_answers()
-        for _ in range(self._inbox.qsize()):
-            self._inbox.get_nowait()()
-        if self._failing:
-            assert self._failure is not None
-            failing, self._failing = self._failing, []
-            for job in failing:
-                self._settle(job, UnitResult(copy.copy(self._failure)))  # whose traceback is its own
+        self._take_posts()
+        self._settle_failing()
         for worker in self._ending[:]:
             self._bury(worker)
         if self._leaving:
@@ -179,7 +146,7 @@ class Pool:
 
     def _timeout_s(self) -> float | None:
         if self._retries or self._failing:
-            return _RETRY_S
+            return RETRY_S
         if self._is_watching:
             return GRACE_S / 8
         if not (self._jobs or self._waiting or self._leaving):
@@ -214,15 +181,12 @@ class Pool:
             worker.send(Closing(task.number))
         task.close()
 
-    def submit(self, task: PoolTask, units: Sequence[Unit]) -> None:
-        """Takes units. They are sent, in order, at the end of this turn."""
-        task.unfinished_count += len(units)
-        task.count(units)
-        # If nothing works any more, they fail, but not at once: the caller may hold a lock that its receiver takes.
-        (self._waiting if self._failure is None else self._failing).extend([Job(task, unit) for unit in units])
+    def _await_worker(self, task: PoolTask, jobs: Sequence[Job[PoolTask]]) -> None:
+        task.count([job.unit for job in jobs])
+        self._waiting += jobs
 
-    def leave(self, client: "PoolClient") -> None:
-        """Closes the tasks of a client, and lets it go."""
+    def leave(self, client: DispatcherClient[PoolTask]) -> None:
+        """See `Dispatcher`."""
         if client in self._leaving or client.is_gone.is_set() or client is self._last:
             return
         for task in client.tasks:
@@ -242,17 +206,14 @@ class Pool:
                     client.tasks.remove(task)
             if not client.tasks:
                 self._leaving.remove(client)
-                if registry.left(self):
-                    self._last = client  # gone when the workers are
-                else:
-                    client.is_gone.set()
+                self._let_go(client)
 
     def _cancel(self, task: PoolTask) -> None:
         """Drops the units of a task that no worker has taken. A unit that runs may end within the grace."""
         self._take_back()
         for job in [job for job in self._waiting if job.task is task]:
             self._waiting.remove(job)
-            self._settle(job, _EMPTY)
+            self._settle(job, EMPTY)
         if time.monotonic() - task.closed_at > GRACE_S:
             for number, worker in self._workers.items():
                 held = self._jobs.get(self._queue.claim(number))
@@ -292,7 +253,7 @@ class Pool:
                 continue
             self.progress += 1
             self._fruitless_crash_count = 0
-            result = _EMPTY
+            result = EMPTY
             if message is not None and not job.task.closed_at:
                 content, failures = message.payload
                 is_error = message.kind == "error"
@@ -302,12 +263,6 @@ class Pool:
                     else UnitResult(None, content, failures)
                 )
             self._settle(job, result)
-
-    def _settle(self, job: Job, result: UnitResult) -> None:
-        # Counted before the receiver looks for slots: see `ProcessesExecutor.wake`.
-        job.task.unfinished_count -= 1
-        if units := job.task.receiver.finished(job.unit, result):
-            self.submit(job.task, units)
 
     # Workers.
 
@@ -396,7 +351,7 @@ class Pool:
         if self._failure is None and len(self._leaving) < self.client_count:
             self._start(worker.number)
 
-    def _held_by(self, worker: WorkerProcess) -> list[Job] | None:
+    def _held_by(self, worker: WorkerProcess) -> list[Job[PoolTask]] | None:
         """Removes the unit of a dead worker from the jobs and returns it; None if it is not known yet."""
         claim = self._queue.claim(worker.number)
         self._take_answers()  # now that it writes nothing more
@@ -469,26 +424,16 @@ class Pool:
 
     # The end.
 
-    def _fail(self, error: Exception) -> None:
-        """Fails everything, now and later; new loaders get another pool."""
-        self._failure = self._failure or error
-        registry.discard(self)
+    def _give_up(self) -> Iterable[Job[PoolTask]]:
         for worker in self._workers.values():
             worker.kill()
-        self._failing.extend([*self._jobs.values(), *self._waiting])
+        jobs = [*self._jobs.values(), *self._waiting]
         self._jobs.clear()
         self._waiting.clear()
+        return jobs
 
     def _end(self) -> None:
         """Ends the workers, and frees everything."""
-        try:
-            self._dismiss()
-        finally:
-            last, self._last = self._last, None  # which holds this: dropping it may close the wakeup
-            if last is not None:
-                last.is_gone.set()
-
-    def _dismiss(self) -> None:
         workers = list(self._workers.values())
         for worker in workers:
             worker.dismiss()
@@ -507,22 +452,12 @@ class Pool:
 
 
 @final
-class PoolClient:
-    """A loader's right to the workers, from its making to its end.
-
-    Args:
-        pool: The pool, which counts this client already.
-        lines: Gets a line for each thing that happens to its workers, for people.
-    """
+class PoolClient(DispatcherClient[PoolTask]):
+    """A loader's right to the workers; see `DispatcherClient`."""
 
     def __init__(self, pool: Pool, lines: list[str]) -> None:
+        super().__init__(pool, lines)
         self.pool = pool
-        self.is_gone = threading.Event()
-        """Set when no unit of this client runs. If it was the last client, the workers have ended too."""
-        self.tasks: list[PoolTask] = []
-        self._notes = Notes(lines)
-        self._has_left = False
-        self._pid = os.getpid()
 
     def open(
         self,
@@ -535,7 +470,7 @@ class PoolClient:
         wakes_each: bool = False,
     ) -> PoolTask:
         """Opens a task in the workers; see `PoolTask`."""
-        task = PoolTask(payload, ring, timeout_s, receiver, spans, self.pool.shared, self._notes, wakes_each=wakes_each)
+        task = PoolTask(payload, ring, timeout_s, receiver, spans, self.pool.shared, self.notes, wakes_each=wakes_each)
         self.tasks.append(task)
         self.pool.post(lambda: self.pool.open(self, task))
         return task
@@ -546,20 +481,11 @@ class PoolClient:
         self.pool.post(lambda: self.pool.close(task))
 
     def leave(self) -> None:
-        """Gives up all units; `is_gone` tells when. May be called by finalizers, and again."""
-        if self._has_left or self._pid != os.getpid():
-            return
-        for task in self.tasks:
-            task.header[0] = NOTHING_WANTED
-        self.pool.post(lambda: self.pool.leave(self))
-        self._has_left = True  # last: Ctrl-C may strike anywhere before, and then another call does it
-
-    def join(self, timeout_s: float) -> bool:
-        """Waits until it is gone; returns whether it is. After fork() a child has nothing to wait for.
-
-        The pool's own thread, where a user's finalizer may close a loader, does not wait for itself.
-        """
-        return self._pid != os.getpid() or self.is_gone.wait(0 if self.pool.is_current_thread else timeout_s)
+        """See `DispatcherClient`. Units that wait within a read end."""
+        if not self._has_left and self._pid == os.getpid():
+            for task in self.tasks:
+                task.header[0] = NOTHING_WANTED
+        super().leave()
 
 
 registry: Final[Registry[Pool]] = Registry()

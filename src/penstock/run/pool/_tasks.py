@@ -1,59 +1,25 @@
-"""What the workers of a pool work on: units of tasks. Everything here belongs to the pool's thread, `note` apart."""
+"""What the workers of a pool work on. Everything here belongs to the pool's thread, `spare_count` apart."""
 
-import itertools
-import logging
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Final, Protocol, final
+from typing import Final, final
 
 from penstock import native
-from penstock.lower._program import Unit, UnitResult
+from penstock.lower._program import Unit
 from penstock.memory._budget import granted
 from penstock.memory._ring import Ring
 from penstock.memory._shared import Place, SharedFile
 from penstock.memory._slot import count_place, counts, own_header
+from penstock.run._dispatcher import Notes, Receiver, Task
 from penstock.run.pool._payload import PlanPayload
 from penstock.run.pool._remote_error import load_error
 from penstock.run.pool._worker import Opening, current_directory
 
-_log = logging.getLogger("penstock")
-_numbers: Final = itertools.count(1)
 _MANY: Final = 1 << 32
 
 
-class Receiver(Protocol):
-    """Takes what comes of the units of a task; called on the pool's thread."""
-
-    def describe(self, unit: Unit, status: tuple[int, int, int]) -> str:
-        """Describes where a worker is in a unit, for messages. `status` is the worker's: see `WorkerStatus`."""
-
-    def finished(self, unit: Unit, result: UnitResult) -> Sequence[Unit]:
-        """Takes the result of a unit; returns units of the same task to run next, in order."""
-
-
 @final
-class Notes:
-    """Lines for people about the workers of a loader: for its report, and for the log.
-
-    Args:
-        lines: Gets each line.
-    """
-
-    def __init__(self, lines: list[str]) -> None:
-        self._lines = lines
-        self._topics: set[str] = set()
-
-    def add(self, text: str, *, topic: str = "", is_warning: bool = True) -> None:
-        """Keeps a line and logs it, unless there is one of the same topic, or with the same text."""
-        if (topic or text) not in self._topics:
-            self._topics.add(topic or text)
-            self._lines.append(text)
-            _log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
-
-
-@final
-class PoolTask:
+class PoolTask(Task):
     """Something that workers run units of: a loader's program with its ring, or a plan whose specs are asked for.
 
     Args:
@@ -79,11 +45,7 @@ class PoolTask:
         *,
         wakes_each: bool,
     ) -> None:
-        self.number = next(_numbers)
-        self.timeout_s = timeout_s
-        self.receiver = receiver
-        self.notes = notes
-        self.unfinished_count = 0
+        super().__init__(timeout_s, receiver, notes)
         self.closed_at = 0.0
         """When it was given up; 0 before."""
         self.load_error: Callable[[bytes], BaseException] = load_error
@@ -155,16 +117,3 @@ class PoolTask:
         places, self._places = self._places, []
         for place in places:
             self._shared.release(place)
-
-
-@final
-@dataclass(slots=True, eq=False)
-class Job:
-    """A unit on its way."""
-
-    task: PoolTask
-    unit: Unit
-    number: int = field(default_factory=_numbers.__next__)
-    """In the order of submission, which the places in the queue do not tell: it is a circle."""
-    crash_count: int = 0
-    hang_count: int = 0
