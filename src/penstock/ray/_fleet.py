@@ -117,8 +117,8 @@ class Fleet(Dispatcher[RayTask]):
     def _turn(self) -> None:
         """Waits for a post or a tick, and gives out work."""
         with suppress(queue.Empty):
-            wait_s = 0.0 if self._failing else max(0.0, self._look_at - time.monotonic())
-            self._inbox.get(timeout=wait_s)()
+            ends_s = max(0.0, self._look_at - time.monotonic()) if self._failure is None else None
+            self._inbox.get(timeout=0.0 if self._failing else ends_s)()
             self._take_posts()
         if time.monotonic() >= self._look_at and self._failure is None and self.client_count:
             self._look()
