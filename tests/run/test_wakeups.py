@@ -171,21 +171,33 @@ def dying(folder: Path) -> Any:
     return function
 
 
-@pytest.mark.faults
-@pytest.mark.usefixtures("leaves_nothing_behind")
-def test_workers_that_die_at_each_step_of_an_answer_lose_and_double_no_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def batches_of(dataset: ps.Dataset, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Returns the batches of two workers in time, without a tick that would make up for a lost wake-up."""
     monkeypatch.setattr(_pool, "_TICK_S", NEVER_S)
     found: list[list[int]] = []
 
     def consume() -> None:
-        dataset = ps.range(640).map(dying(tmp_path), element_spec=SCALAR).batch(16)
         with dataset.loader("processes", workers=2, timeout_s=8 * NEVER_S) as loader:
             found.extend(batch.tolist() for batch in loader)
 
     thread = threading.Thread(target=consume, daemon=True)
     thread.start()
     thread.join(6 * DEADLINE_S)
-    assert found == [list(range(start, start + 16)) for start in range(0, 640, 16)]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("leaves_nothing_behind")
+def test_a_slot_of_more_units_than_the_pipes_hold_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = ps.range(40_000).map(lambda x: x, element_spec=SCALAR).batch(20_000)  # 5,000 units each
+    assert batches_of(dataset, monkeypatch) == [list(range(20_000)), list(range(20_000, 40_000))]
+
+
+@pytest.mark.faults
+@pytest.mark.usefixtures("leaves_nothing_behind")
+def test_workers_that_die_at_each_step_of_an_answer_lose_and_double_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = ps.range(640).map(dying(tmp_path), element_spec=SCALAR).batch(16)
+    assert batches_of(dataset, monkeypatch) == [list(range(start, start + 16)) for start in range(0, 640, 16)]
     assert {each.name for each in tmp_path.iterdir()} == set(STEPS.values())
