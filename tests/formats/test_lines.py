@@ -230,6 +230,45 @@ def test_a_bad_row_is_named_with_file_and_line(tmp_path, line, text):
         ds[1]
 
 
+@pytest.mark.parametrize(
+    ("name", "line", "cure"),
+    [
+        (
+            "csv",
+            "1,b,c",
+            r"Expected 2 columns, got 3.* another number of fields than the header\. A delimiter .* quotes\.$",
+        ),
+        ("csv", "1", r"Expected 2 columns, got 1.* another number of fields than the header\."),
+        ("csv", "z,b", r"invalid value 'z'.* Name another type, as with dtypes=.* or mend the line\.$"),
+        (
+            "jsonl",
+            '{"x": 1, "x": 2}',
+            r"specified twice\. It begins .*\. Mend the line: each key stands once in an object\.",
+        ),
+        (
+            "jsonl",
+            "null",
+            r"no JSON object.*\. Mend the line, or write the file again with one JSON object on each line\.$",
+        ),
+        ("jsonl", '{"x": 3', r"Missing a comma.*\. Mend the line, or write"),
+        ("jsonl", '{"x": 1} {"x": 2}', r"has 2 rows.*\. Mend the line, or write"),
+        ("jsonl", '{"x": "a"}', r"changed from number to string\. .*Name another type, as with dtypes="),
+        ("jsonl", '{"x": 1.5}', r"parse:1\.5\. .*Name another type, as with dtypes="),
+    ],
+)
+def test_the_remedy_is_that_of_the_fault(tmp_path, name, line, cure):
+    path = (
+        written(tmp_path / "a.csv", "x,y", "1,a", line)
+        if name == "csv"
+        else written(tmp_path / "a.jsonl", "", '{"x": 1}', line)
+    )
+    ds = (ps.from_csv if name == "csv" else ps.from_jsonl)(path, columns=["x"], dtypes={"x": "int64"})
+    with pytest.raises(ps.SourceError, match=rf"a\.{name} line 3 does not fit .*{cure}") as caught:
+        ds[1]
+    assert not re.search(r"[Rr]ow #?\d", str(caught.value))
+    assert ("dtypes=" in str(caught.value)) == ("dtypes=" in cure)
+
+
 def test_a_quote_that_is_not_closed_is_named(tmp_path):
     path = written(tmp_path / "a.csv", "x,y", '1,"a', 'b"', '2,"c', "3,d")
     with pytest.raises(ps.SourceError, match=r"a\.csv line 4 opens a quote that is not closed .* quote=''"):
@@ -505,7 +544,7 @@ def test_files_may_lack_rows_or_columns_and_one_line_of_the_log_says_so(tmp_path
     assert [float(ds[index]["x"]) for index in (2, 0, 1)] == [2.5, 1, 2]
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith(f"from_{kind}(): files differ. ")
-    assert f"1.{kind} has column 'x' as int64, read as double" in line
+    assert f"1.{kind} has column 'x' as int64, read as float64" in line
     assert f"1.{kind} has no column 'y'" in line or f"2 files, such as 0.{kind}, have no column 'y'" in line
 
 

@@ -550,12 +550,43 @@ def test_types_are_the_least_that_hold_every_file_and_a_column_that_one_lacks_is
     with ds.select("x").batch(3).loader(executor="threads") as loader:
         assert [batch["x"].tolist() for batch in loader] == [[1, 1.5, 7]]
     (line,) = [record.getMessage() for record in caplog.records]  # selections say no more
-    assert line.startswith(f"from_{kind}(): files differ. 0.{kind} has column 'x' as int32, read as double; ")
+    assert line.startswith(f"from_{kind}(): files differ. 0.{kind} has column 'x' as int32, read as float64; ")
+    assert line.endswith(" A column that a file lacks is null.")
     assert f"2 files, such as 0.{kind}, have no column 'y'" in line
     with pytest.raises(ps.SourceError, match=rf"0\.{kind} .* row 0 has no value in column 'y'"):
         dataset(f"{tmp_path}/*.{kind}", columns=["y"])[0]
     assert dataset(f"{tmp_path}/*.{kind}", columns=["y"], null_masks=["y"])[0] == {"y": "", "y_is_null": True}
     assert dataset(f"{tmp_path}/*.{kind}", columns=["x"], dtypes={"x": "int16"}, fill_null=0)[0] == {"x": 1}
+
+
+def test_the_line_about_files_that_differ_says_what_is_so_in_the_names_of_numpy(tmp_path, caplog):
+    first = {"x": pa.array([1], pa.int32()), "l": [[1]], "t": pa.array([1], pa.timestamp("ms", "UTC")), "s": [{"a": 1}]}
+    second = {"x": [1.5], "l": [[0.5]], "t": pa.array([1], pa.timestamp("us", "UTC")), "s": [{"a": 0.5}]}
+    saved(tmp_path / "0.parquet", pa.table(first))
+    saved(tmp_path / "1.parquet", pa.table(second))
+    ps.from_parquet(f"{tmp_path}/*")
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == (
+        "from_parquet(): files differ. 0.parquet has column 'x' as int32, read as float64; 0.parquet has column 'l' as "
+        "lists of int64, read as lists of float64; 0.parquet has column 't' as datetime64[ms] in UTC, read as "
+        "datetime64[us] in UTC; 0.parquet has column 's' as dicts of {'a': int64}, read as dicts of {'a': float64}."
+    )
+
+
+@pytest.mark.parametrize("kind", ["a.arrow", "a.parquet"])
+def test_a_value_that_cannot_be_cast_is_told_with_the_remedy(tmp_path, kind):
+    path = saved(tmp_path / kind, pa.table({"x": [1, 300]}))
+    text = r"row 1 .* does not fit \(\) int8: Integer value 300 not in range.*dtypes=\{'x': \"U\"\} for text\."
+    with pytest.raises(ps.SourceError, match=text):
+        dataset(path, dtypes={"x": "int8"})[1]
+    saved(tmp_path / f"b{kind[1:]}", pa.table({"x": [2**53 + 1]}))
+    saved(tmp_path / f"c{kind[1:]}", pa.table({"x": [0.5]}))
+    both = [tmp_path / f"b{kind[1:]}", tmp_path / f"c{kind[1:]}"]
+    verb = ps.from_arrow if kind == "a.arrow" else ps.from_parquet
+    with pytest.raises(ps.SourceError, match=r"it may be rounded: dtypes=\{'x': \"float64\"\}; or .*'x': \"U\"\}\.$"):
+        verb(both)[0]
+    assert verb(both, dtypes={"x": "float64"})[0]["x"] == 2.0**53
+    assert [element["x"] for element in verb(both, dtypes={"x": "U"})] == ["9007199254740993", "0.5"]
 
 
 def test_files_without_a_common_type_are_refused_with_the_argument(tmp_path):

@@ -476,7 +476,7 @@ def with_values(kind: Any, value: Any) -> Any:
     return pa.list_(with_values(kind.value_type, value), kind.list_size if kinds.is_fixed_size_list(kind) else -1)
 
 
-def conformed(values: Any, spec: ArraySpec, *, may_round: bool = False, unit: Any = None) -> Any:
+def conformed(values: Any, spec: ArraySpec, *, may_round: bool = False, unit: Any = None, name: str = "") -> Any:
     """Returns values in a type that has this spec: other files, or `dtypes=`, may say that it is another than theirs.
 
     Args:
@@ -484,6 +484,7 @@ def conformed(values: Any, spec: ArraySpec, *, may_round: bool = False, unit: An
         spec: The spec of a value.
         may_round: Whether numbers may lose digits as floats.
         unit: For numbers of times or durations the type that says their unit; None for other values.
+        name: The name of the column, for the error.
 
     Raises:
         RowError: A value does not fit.
@@ -504,7 +505,13 @@ def conformed(values: Any, spec: ArraySpec, *, may_round: bool = False, unit: An
     except pa.ArrowException as error:
         row = _first_unfit(values, ways, is_safe)
         words = str(error).strip().partition("\n")[0].rstrip(".")
-        raise RowError(row, f"is {values.type} there, and does not fit {spec}: {words}.") from error
+        cure = f'Name another dtype, such as dtypes={{{name!r}: "U"}} for text.'
+        if spec.dtype.kind == "f" and not may_round:
+            cure = (
+                f'Say that it may be rounded: dtypes={{{name!r}: "{spec.dtype}"}}; or read the column as text: '
+                f'dtypes={{{name!r}: "U"}}.'
+            )
+        raise RowError(row, f"is {values.type} there, and does not fit {spec}: {words}. {cure}") from error
 
 
 def is_castable(kind: Any, spec: ArraySpec, unit: Any = None) -> bool:

@@ -399,13 +399,27 @@ def log_differences(
             if name not in there:
                 facts.setdefault(f"no column {name!r}", []).append(file.name)
             elif there[name] != kind and not kinds.is_null(there[name]):
-                facts.setdefault(f"column {name!r} as {there[name]}, read as {kind}", []).append(file.name)
+                facts.setdefault(f"column {name!r} as {_named(there[name])}, read as {_named(kind)}", []).append(
+                    file.name
+                )
     if facts:
         told = [f"{_some(names)} {'has' if len(names) == 1 else 'have'} {fact}" for fact, names in facts.items()]
         more = f"; and {len(told) - _MOST_TOLD} more differences" if len(told) > _MOST_TOLD else ""
-        _log_once(
-            f"{verb}(): files differ. {'; '.join(told[:_MOST_TOLD])}{more}. A column that a file lacks is null.", files
-        )
+        lacks = " A column that a file lacks is null." if any(fact.startswith("no column") for fact in facts) else ""
+        _log_once(f"{verb}(): files differ. {'; '.join(told[:_MOST_TOLD])}{more}.{lacks}", files)
+
+
+def _named(kind: Any) -> str:
+    """A type by NumPy's names, where it has one."""
+    if is_list(kind):
+        return f"lists of {_named(kind.value_type)}"
+    if kinds.is_struct(kind):
+        return f"dicts of {{{', '.join(f'{part.name!r}: {_named(part.type)}' for part in kind)}}}"
+    if is_text(kind):
+        return "text"
+    dtype = dtype_of(kind)
+    zone = getattr(kind, "tz", None)
+    return str(kind if dtype is None else dtype) + (f" in {zone}" if zone else "")
 
 
 def _some(names: Sequence[str]) -> str:
@@ -442,7 +456,7 @@ def decoded(batch: Any, leaf: Leaf, first: int = 0) -> Column | Ragged:
         if leaf.masks:
             values = values.is_null()
         else:
-            values = conformed(values, leaf.spec, may_round=leaf.may_round, unit=leaf.unit)
+            values = conformed(values, leaf.spec, may_round=leaf.may_round, unit=leaf.unit, name=leaf.name)
             if leaf.fill is not None:
                 values = _filled(values, leaf.fill)
     except RowError as error:

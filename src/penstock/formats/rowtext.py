@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -389,8 +390,7 @@ class OpenRowSource(RecordFilesReader):
             if fault:
                 raise SourceError(
                     f"{source.describe(element)} does not fit {Spec.of(source.element_spec)}: {fault}. It begins with "
-                    f"{row[:60]!r}. Name another type, as with "
-                    'dtypes={"x": "float64"}, or "U" for text; or mend the line.'
+                    f"{row[:60]!r}. {_cure(source.format.kind, fault)}"
                 )
         raise SourceError(f"{source}: some rows cannot be parsed together, and each can alone.")
 
@@ -441,4 +441,19 @@ def _as_text(value: Any, kind: Any) -> Any:
 
 
 def _words(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0].rstrip(".")
+    """What is wrong with a row, without its number among the rows that were parsed: it was alone."""
+    words = str(error).strip().partition("\n")[0].rstrip(".")
+    return re.sub(r"\bRow #1: |\.? in row 0$|\bline 1 (?=column \d)", "", words)
+
+
+def _cure(kind: str, fault: str) -> str:
+    """The remedy for a row that cannot be parsed, by pyarrow's words."""
+    if re.search(r"conversion error|Failed to convert|Column\(/.*changed from", fault):  # a value of another type
+        return 'Name another type, as with dtypes={"x": "float64"}, or "U" for text; or mend the line.'
+    if re.search(r"Expected \d+ columns?, got", fault):
+        return (
+            "Mend the line: it has another number of fields than the header. A delimiter within a field needs quotes."
+        )
+    if "specified twice" in fault:
+        return "Mend the line: each key stands once in an object. Or leave the column out with columns=[...]."
+    return "Mend the line" + ("." if kind == "csv" else ", or write the file again with one JSON object on each line.")
