@@ -620,8 +620,9 @@ def _read_disk_cache(folder: Path) -> Rows:
     return rows
 
 
-# Not `is_exact`: the checksum of a block is a sum, which shows missing pages, but no words that changed places.
-DISK_CACHE = Format({"blocks": _disk_cache}, read=_read_disk_cache, files=("penstock-blocks-*/**/*",), has_names=False)
+DISK_CACHE = Format(
+    {"blocks": _disk_cache}, read=_read_disk_cache, files=("penstock-blocks-*/**/*",), is_exact=True, has_names=False
+)
 
 
 def _fails(number: Any) -> Any:

@@ -288,6 +288,40 @@ def test_blocks_are_compared_once_after_the_machine_started_again(remote, monkey
     assert len(compared) == 5
 
 
+@pytest.mark.parametrize("nbytes", [99, 4096, 5000, 70_001])
+def test_checksum_shows_what_changed_its_place(nbytes):
+    data = np.random.default_rng(nbytes).integers(1, 256, nbytes, np.uint8)
+
+    def swapped(unit, one, other):
+        made = data.copy()
+        parts = made[: nbytes // unit * unit].reshape(-1, unit)
+        if len(parts):
+            places = [one % len(parts), other % len(parts)]
+            parts[places] = parts[places[::-1]]
+        return made
+
+    wrong = [swapped(unit, one, other) for unit in (1, 8, 64, 4096) for one, other in ((0, 1), (0, -1), (3, 300))]
+    wrong += [np.roll(data, 8), np.roll(data, 4096), data[::-1], data[:-1], np.append(data, np.uint8(0)), data * 0]
+    assert np.unique([int.from_bytes(_diskcache._checksum(data), "little"), 0]).size == 2
+    for each in wrong:
+        if each.tobytes() != data.tobytes():
+            assert _diskcache._checksum(each.tobytes()) != _diskcache._checksum(data.tobytes())
+
+
+def test_block_with_the_checksum_of_another_version_is_absent(remote, caplog):
+    here = remote()
+    here.read(here.reader(), (0, 200_000, 40_000))
+    (path,) = kept(here)
+    with open(path, "r+b") as file:
+        file.seek(-16, os.SEEK_END)
+        file.write(b"checksumnot boot")
+    here.log.clear()
+    for _ in range(2):
+        here.read(here.reader(), (0, 200_000, 40_000))
+    assert len(here.log) == 1
+    assert not caplog.records
+
+
 def test_unfinished_blocks_of_dead_processes_are_deleted_and_nothing_else(tmp_path):
     cache = ps.DiskCache(tmp_path, LIMIT)
     folder = cache.open()
