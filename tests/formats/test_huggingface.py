@@ -221,6 +221,34 @@ def test_file_that_is_gone_is_named(hf, saved):
         source.open()
 
 
+@pytest.mark.parametrize("is_ordered", [False, True])
+@pytest.mark.parametrize("left", [0.9, 0.5, 0.001])
+def test_a_mapped_file_that_becomes_shorter_is_an_error(hf, tmp_path, left, is_ordered):
+    """Never a signal. Rows of the other files are read."""
+    count = 40_000
+    made = hf.Dataset.from_dict({"x": range(count), "t": [f"text {i}" for i in range(count)]})
+    made.save_to_disk(tmp_path / "saved", num_shards=2)
+    found = hf.load_from_disk(tmp_path / "saved")
+    ds = ps.from_source(found.select(range(count - 1, -1, -1)) if is_ordered else found)
+    first, last = (count - 1, 0) if is_ordered else (0, count - 1)
+    assert ds[first] == {"x": 0, "t": "text 0"}
+    path = sorted((tmp_path / "saved").glob("*.arrow"))[1]
+    os.truncate(path, int(path.stat().st_size * left))
+    for _ in range(2):
+        with pytest.raises(ps.SourceError, match=r"00001-of-00002\.arrow has changed since .* bytes then, .* now"):
+            ds[last]
+        assert ds[first] == {"x": 0, "t": "text 0"}
+
+
+def test_a_mapped_file_that_is_deleted_is_read_on(hf, tmp_path):
+    hf.Dataset.from_dict({"x": range(9)}).save_to_disk(tmp_path / "saved")
+    ds = ps.from_source(hf.load_from_disk(tmp_path / "saved"))
+    assert ds[0] == {"x": 0}
+    for path in (tmp_path / "saved").glob("*.arrow"):
+        path.unlink()
+    assert ds[8] == {"x": 8}
+
+
 def test_images_give_the_bytes_of_their_files_and_map_decodes_them(hf, tmp_path):
     pil = pytest.importorskip("PIL.Image")
     pictures = RNG.integers(0, 256, (6, 5, 4, 3), dtype="uint8")

@@ -38,7 +38,7 @@ from penstock.formats._columns import (
 )
 from penstock.formats._leaves import field_of
 from penstock.memory._rows import Indices
-from penstock.sources._openfile import stamp
+from penstock.sources._openfile import described, stamp
 from penstock.sources.arrays import NamedSource
 
 
@@ -80,17 +80,51 @@ class JoinedTable:
 
     def open(self) -> pa.Table:
         """Joins them without a copy."""
+        return pa.concat_tables(self.rows(), promote_options="default")
+
+    def rows(self) -> list[pa.Table]:
+        """Opens the tables that are one below the other."""
         rows = []
         for first, *others in ([_opened(block) for block in row] for row in self.blocks):
             for other in others:
                 for name in other.column_names:
                     first = first.append_column(name, other.column(name))
             rows.append(first)
-        return pa.concat_tables(rows, promote_options="default")
+        return rows
 
 
 Table: TypeAlias = MappedTable | JoinedTable | pa.Table
 """A table by its files, or the table itself."""
+
+
+@final
+class _OpenTable:
+    """An open table, and its files as they were when they were mapped."""
+
+    def __init__(self, table: Table) -> None:
+        blocks = table.blocks if isinstance(table, JoinedTable) else ((table,),)
+        self._files = [
+            [described(path, f"{path} cannot be opened again") for block in row for path in _files_of(block)]
+            for row in blocks
+        ]
+        rows = table.rows() if isinstance(table, JoinedTable) else [_opened(table)]
+        self._ends: Indices = np.cumsum([len(each) for each in rows], dtype=np.int64)
+        self._has_files = any(self._files)
+        self.table = pa.concat_tables(rows, promote_options="default")
+
+    def require_unchanged(self, rows: Indices) -> None:
+        """Refuses rows of a file that is another now. A mapped file that is shorter ends the process when it is read.
+
+        Raises:
+            SourceError: Names the file.
+        """
+        if not self._has_files:
+            return
+        for number in np.unique(np.searchsorted(self._ends, rows, side="right")).tolist():
+            for file in self._files[number]:
+                with suppress(FileNotFoundError):  # then the mapping still has all of it
+                    if stamp(file.url) != (file.nbytes, int(file.version)):
+                        file.open()  # raises
 
 
 @final
@@ -115,7 +149,7 @@ class HuggingFaceSource(NamedSource):
         self, name: str, count: int, leaves: Tree, table: Table, order: Table | None, files_in: str | None
     ) -> None:
         self._name = name
-        self._folders = sorted(_folders_of(table)) if files_in is None else [files_in]
+        self._folders = sorted({os.path.dirname(path) for path in _files_of(table)}) if files_in is None else [files_in]
         """Those that may have the files that rows name."""
         self.count = count
         self._leaves, structure = _tree.flatten(leaves)
@@ -137,22 +171,30 @@ class OpenHuggingFaceSource:
     def __init__(self, source: HuggingFaceSource) -> None:
         self._source = source
         _, self._structure = _tree.flatten(source.element_spec)
-        table = _opened(source._table)
-        folders = source._folders
+        self._table = _OpenTable(source._table)
+        table, folders = self._table.table, source._folders
         self._columns = [_Chunks(leaf, table.column(leaf.path[0]).chunks, folders) for leaf in source._leaves]
         # `select`, `shuffle` and `sort` leave the row in the table for each element.
-        order = None if source._order is None else _opened(source._order).column(0).chunks
+        self._orders = None if source._order is None else _OpenTable(source._order)
+        order = self._orders and self._orders.table.column(0).chunks
         self._order = order and _Chunks(_Leaf(("row",), ArraySpec((), np.dtype(np.uint64))), order)
 
     def read_into(self, indices: Indices, out: Tree) -> None:
-        """Copies rows, column by column and chunk by chunk."""
+        """Copies rows, column by column and chunk by chunk.
+
+        Raises:
+            SourceError: A file has changed since it was mapped, or a value cannot be read.
+            SpecError: A value is missing.
+        """
         if not len(indices):
             return
         rows = indices
-        if self._order:
+        if self._order and self._orders is not None:
+            self._orders.require_unchanged(indices)
             found = np.empty(len(indices), np.uint64)
             self._order.read_into(indices, found)
             rows = found.astype(np.int64)
+        self._table.require_unchanged(rows)
         for column, array in zip(self._columns, _tree.flatten_like(self._structure, out), strict=True):
             try:
                 column.read_into(rows, array)
@@ -354,13 +396,13 @@ def _by_file(table: Any) -> Table:
     return MappedTable(table.path, replays)
 
 
-def _folders_of(table: Table) -> set[str]:
-    """Returns the folders of the files of a table."""
+def _files_of(table: Table) -> list[str]:
+    """Returns the files of a table."""
     if isinstance(table, MappedTable):
-        return {os.path.dirname(os.path.abspath(table.path))}
+        return [os.path.abspath(table.path)]
     if isinstance(table, JoinedTable):
-        return {folder for row in table.blocks for block in row for folder in _folders_of(block)}
-    return set()
+        return [path for row in table.blocks for block in row for path in _files_of(block)]
+    return []
 
 
 def _opened(table: Table) -> pa.Table:
