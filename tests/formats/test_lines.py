@@ -528,6 +528,43 @@ def test_values_of_another_kind_are_errors_or_text(tmp_path, caplog):
     assert not caplog.records
 
 
+def test_zero_stands_in_for_a_truth_value_that_is_null(tmp_path):
+    path = written(tmp_path / "a.jsonl", '{"x": null, "o": {"b": null}}', '{"x": true, "o": {"b": true}}')
+    for filler in (0, {"x": 0, "o.b": 0}, False):
+        ds = ps.from_jsonl(path, fill_null=filler)
+        assert ds.element_spec == {"x": ps.ArraySpec((), "bool"), "o": {"b": ps.ArraySpec((), "bool")}}
+        assert list(ds) == [{"x": False, "o": {"b": False}}, {"x": True, "o": {"b": True}}]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kinds"),
+    [
+        ("1", '"a"', "from number to string"),
+        ('"a"', "1", "from string to number"),
+        ("true", "1", "from boolean to number"),
+        ("[1]", "1", "from array to number"),
+        ("1", "[1]", "from number to array"),
+        ("1", '{"a": 1}', "from number to object"),
+        ("[1]", '["a"]', "from number to string"),
+    ],
+)
+def test_values_of_two_kinds_name_file_line_and_both_kinds_or_are_text(tmp_path, first, second, kinds):
+    path = written(tmp_path / "a.jsonl", f'{{"x": {first}}}', f'{{"x": {second}}}')
+    ds = ps.from_jsonl(path)
+    assert len(ds[0]) == 1
+    with pytest.raises(ps.SourceError, match=rf"a\.jsonl line 2 does not fit .* changed {kinds}.* \"U\" for text"):
+        ds[1]
+    assert len(list(ps.from_jsonl(path, dtypes={"x": "U"}))) == 2
+
+
+def test_a_list_of_two_kinds_hides_no_other_column(tmp_path):
+    path = written(tmp_path / "a.jsonl", '{"id": 1, "x": [1, "a"]}', '{"id": 2, "x": [2, "b"]}')
+    with pytest.raises(ps.SourceError, match=r"a\.jsonl line 1 does not fit .* from number to string.* \"U\" for text"):
+        ps.from_jsonl(path)[0]
+    assert list(ps.from_jsonl(path, columns=["id"])) == [{"id": 1}, {"id": 2}]
+    assert ps.from_jsonl(path, dtypes={"x": "U"})[1]["x"].tolist() == ["2", "b"]
+
+
 @pytest.mark.parametrize("kind", ["jsonl", "csv"])
 def test_files_may_lack_rows_or_columns_and_one_line_of_the_log_says_so(tmp_path, kind, caplog):
     if kind == "jsonl":

@@ -458,6 +458,19 @@ def test_a_damaged_footer_is_an_error_that_names_the_file(tmp_path, where):
             assert len(found) == 18 or found
 
 
+@pytest.mark.parametrize("levels", [b"\x36\x9a\x01\x42\x02", b"\x16\xba\x01"])
+@pytest.mark.parametrize("value", [5, "text"])
+def test_counts_of_levels_that_do_not_fit_a_column_are_an_error_that_names_the_file(tmp_path, value, levels):
+    """pyarrow ends the process when it is asked for such a column chunk: "Definition level histogram size mismatch"."""
+    path = saved(tmp_path / "a.parquet", pa.table({"x": [None] * 77 + [value] * 33, "y": range(110)}), 110)
+    whole, two_counts = path.read_bytes(), b"\x26\x9a\x01\x42"  # a list of 77 and 33, in Thrift's compact protocol
+    at, size = whole.rindex(two_counts), int.from_bytes(whole[-8:-4], "little") + len(levels) - len(two_counts)
+    path.write_bytes(whole[:at] + levels + whole[at + len(two_counts) : -8] + size.to_bytes(4, "little") + whole[-4:])
+    with pytest.raises(ps.SourceError, match=r"a\.parquet cannot be read: Definition level histogram size mismatch"):
+        list(ps.from_parquet(path, fill_null={"x": value}))
+    assert ps.from_parquet(path, columns=["y"])[109] == {"y": 109}
+
+
 @pytest.mark.usefixtures("leaves_nothing_behind")
 def test_a_thread_waits_until_there_is_room_for_what_it_needs(tmp_path, monkeypatch):
     source = dataset(saved(tmp_path / "a.parquet", pa.table({"x": np.arange(3000)}), 1000))._node.data
