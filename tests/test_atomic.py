@@ -48,6 +48,40 @@ def test_after_a_failure_the_old_file_is_there_and_nothing_else(
     assert os.listdir(folder) == ["a"]
 
 
+def test_what_a_killed_process_left_is_deleted_after_an_hour_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_atomic, "_nameless", lambda folder, mode: None)
+    (tmp_path / "target").write_bytes(b"precious")
+    names = [f".penstock-{number:016x}.part" for number in range(5)]
+    abandoned, young, link, folder, pipe = (tmp_path / name for name in names)
+    others = [tmp_path / ".penstock-x.part", tmp_path / f"{names[0]}.txt", tmp_path / names[0].upper()]
+    for path in (abandoned, young, *others):
+        path.write_bytes(b"half")
+    link.symlink_to("target")
+    folder.mkdir()
+    os.mkfifo(pipe)
+    with _atomic.complete(tmp_path / "alive") as out:
+        out.write(b"half")
+        out.flush()
+        for path in set(tmp_path.iterdir()) - {young, link}:
+            os.utime(path, (0, 0))
+        there = set(os.listdir(tmp_path))
+        for _ in range(2):
+            _atomic._swept.clear()  # as in another process
+            _atomic.write(tmp_path / "new", b"new")
+            assert set(os.listdir(tmp_path)) == there - {abandoned.name} | {"new"}
+    assert (tmp_path / "alive").read_bytes() == b"half"
+    assert (tmp_path / "target").read_bytes() == b"precious"
+
+
+def test_a_folder_is_looked_at_once_in_each_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_atomic, "_nameless", lambda folder, mode: None)
+    _atomic.write(tmp_path / "a", b"")
+    monkeypatch.setattr(_atomic.os, "listdir", lambda path: pytest.fail("again"))
+    _atomic.write(tmp_path / "a", b"b")
+
+
 def test_a_link_is_replaced_and_its_target_stays(folder: Path) -> None:
     (folder / "victim").write_bytes(b"precious")
     (folder / "link").symlink_to(folder / "victim")

@@ -6,9 +6,12 @@ one name either wins. A link that has the name is replaced, and what it points t
 
 import contextlib
 import errno
+import fcntl
 import os
+import re
 import secrets
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -18,6 +21,11 @@ from penstock.base._descriptors import keep_standard_numbers
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 # What file systems without `fsync` say.
 _UNKNOWN: Final = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
+_UNFINISHED: Final = re.compile(r"\.penstock-[0-9a-f]{16}\.part")
+_ABANDONED_S: Final = 3600.0
+
+_swept: set[str] = set()
+"""The folders in which this process has looked for abandoned files."""
 
 
 @contextlib.contextmanager
@@ -26,7 +34,9 @@ def complete(
 ) -> Iterator[BinaryIO]:
     """Opens a file for writing. It gets its name at the end, and is removed if the body fails.
 
-    On Linux it has no name until then, so that even a killed process leaves nothing behind.
+    On Linux it has no name until then, so that even a killed process leaves nothing behind. Some file systems (NFS) have
+    no such files. There the next process that writes into the folder deletes what a killed one left an hour ago or
+    earlier. A lock shows that a writer is alive, also on another machine.
 
     Args:
         path: The name. Its folder is made if need be.
@@ -44,8 +54,13 @@ def complete(
     keep_standard_numbers()
     descriptor = None if aside is not None else _nameless(path.parent, mode)
     has_name = descriptor is None
+    if has_name and aside is None:
+        _delete_abandoned(path.parent)
     with open(os.open(unfinished, _NEW, mode) if descriptor is None else descriptor, "wb") as out:
         try:
+            if has_name:
+                with contextlib.suppress(OSError):  # without locks nobody deletes it
+                    fcntl.flock(out.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield out
             out.flush()
             sync(out.fileno()) if is_synced else None
@@ -94,6 +109,29 @@ def _nameless(folder: Path, mode: int) -> int | None:
         return os.open(folder, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, mode)
     except (AttributeError, OSError):
         return None
+
+
+def _delete_abandoned(folder: Path) -> None:
+    """Deletes files of this user that killed processes have not finished, once in each process: only names of ours."""
+    if os.fspath(folder) in _swept:
+        return
+    _swept.add(os.fspath(folder))
+    with contextlib.suppress(OSError):
+        for name in filter(_UNFINISHED.fullmatch, os.listdir(folder)):
+            with contextlib.suppress(OSError):
+                _delete_if_abandoned(folder / name)
+
+
+def _delete_if_abandoned(path: Path) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        status = os.fstat(descriptor)
+        is_ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+        if is_ours and time.time() - status.st_mtime > _ABANDONED_S:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails if a writer has it
+            os.unlink(path)
+    finally:
+        os.close(descriptor)
 
 
 def _give_name(descriptor: int, path: Path) -> None:
