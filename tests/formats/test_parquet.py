@@ -1065,7 +1065,8 @@ def test_under_a_limit_less_is_kept_and_then_the_loader_is_refused(tmp_path, dec
     text = (
         r"3\.8 MiB of it is what sources keep in memory, such as decoded row groups of Parquet\. Write the file with "
     )
-    text += r"smaller row groups \(row_group_size=\.\.\.\), or read fewer of its columns \(columns=\[\.\.\.\]\)\."
+    text += r"smaller row groups \(row_group_size=\.\.\.\) or chunks \(chunks=\.\.\.\), or read fewer of its columns "
+    text += r"\(columns=\[\.\.\.\]\)\."
     with pytest.raises(ps.MemoryLimitError, match=text):
         ds.loader(executor="threads", memory_limit=7 << 20)
     calls = []

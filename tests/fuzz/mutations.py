@@ -1,4 +1,4 @@
-"""Damage to small files: flipped bits, cuts, splices, false lengths, other words."""
+"""Damage to small files: flipped bits, cuts, splices, false lengths, other words, moved and doubled structures."""
 
 import random
 import re
@@ -6,6 +6,18 @@ from collections.abc import Callable
 
 _NUMBERS = (0, 1, 2, 7, 8, 127, 128, 255, 256, 65_535, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 40)
 _LARGEST = (1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, (1 << 64) - 8)
+# Where structures of binary formats begin: lines, pages, chunks, segments, blocks, frames.
+_MARKS = re.compile(
+    rb"\n|PAR1|ARROW1|\xff\xff\xff\xff|\x93NUMPY|\x1f\x8b\x08|IHDR|PLTE|IDAT|IEND|tEXt|VP8[ LX]|ALPH|ANM[FN]"
+    rb"|\xff[\xc0-\xfe]|[!,](?=[\xf9\xff\x00])|OHDR|OCHK|TREE|SNOD|HEAP|FRHP|FADB|BTHD|BTLF|GCOL|ustar|\{|\[|\"",
+    re.DOTALL,
+)
+_HEADS = (
+    b"PAR1", b"PARE", b"ARROW1\0\0", b"FEA1", b"\x93NUMPY\x01\0", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff\xe0", b"GIF89a",
+    b"BM", b"II*\0", b"MM\0*", b"RIFF\0\0\0\0WEBP", b"\x1f\x8b\x08\0", b"\x78\x9c", b"\x28\xb5\x2f\xfd", b"BZh9",
+    b"\xfd7zXZ\0", b"PK\x03\x04", b"\x89HDF\r\n\x1a\n", b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf", b"\x80\x05", b"%PDF",
+    b"\x7fELF", b"#!/bin/sh\n",
+)  # fmt: skip
 _WORDS = re.compile(rb"[A-Za-z_]+|-?\d+(?:\.\d+)?|[^\sA-Za-z_\d]|\s+")
 _TOKENS = (
     b"null", b"true", b"NaN", b"-Infinity", b"1e999", b"-1", b"0", b"9" * 19, b"9" * 40, b"-9223372036854775809",
@@ -80,6 +92,54 @@ def _false_length(data: bytearray, rng: random.Random, other: bytes) -> None:
     data[place : place + width] = number.to_bytes(width, order)  # type: ignore[arg-type]
 
 
+def _swap_numbers(data: bytearray, rng: random.Random, other: bytes) -> None:
+    """Exchanges two numbers of 1 to 8 bytes, such as lengths."""
+    width = rng.choice((1, 2, 4, 8, 8))
+    count = min(len(data), rng.choice((64, 512, len(data)))) // width
+    if not count:
+        return
+    start = rng.randrange(min(width, len(data) - count * width + 1))
+    one, two = (start + width * rng.randrange(count) for _ in range(2))
+    data[one : one + width], data[two : two + width] = data[two : two + width], data[one : one + width]
+
+
+def _borders(data: bytearray, rng: random.Random) -> list[int]:
+    """Three places in order at which structures begin or end."""
+    found = [each.start() - rng.choice((0, 0, 4)) for each in _MARKS.finditer(data)]
+    found += [0, len(data), *range(512, len(data), 512)]
+    return sorted(max(0, rng.choice(found)) for _ in range(3))
+
+
+def _cut_at_border(data: bytearray, rng: random.Random, other: bytes) -> None:
+    del data[_borders(data, rng)[2] :]
+
+
+def _double_section(data: bytearray, rng: random.Random, other: bytes) -> None:
+    start, stop, place = _borders(data, rng)
+    data[place:place] = data[start:stop][:4096]
+
+
+def _swap_sections(data: bytearray, rng: random.Random, other: bytes) -> None:
+    start, middle, stop = _borders(data, rng)
+    data[start:stop] = data[middle:stop] + data[start:middle]
+
+
+def _delete_section(data: bytearray, rng: random.Random, other: bytes) -> None:
+    start, stop, _ = _borders(data, rng)
+    del data[start:stop]
+
+
+def _join(data: bytearray, rng: random.Random, other: bytes) -> None:
+    """Puts whole files one behind the other."""
+    data[:] = rng.choice((other + data, data + other, data + data))[: 1 << 16]
+
+
+def _other_format(data: bytearray, rng: random.Random, other: bytes) -> None:
+    """Gives the file the beginning of another format, or puts one before it."""
+    head = rng.choice(_HEADS)
+    data[: rng.choice((0, len(head)))] = head
+
+
 def _other_token(data: bytearray, rng: random.Random, other: bytes) -> None:
     words = list(_WORDS.finditer(data))
     if not words:
@@ -96,6 +156,7 @@ def _insert_token(data: bytearray, rng: random.Random, other: bytes) -> None:
 
 _ANY: tuple[Callable[[bytearray, random.Random, bytes], None], ...] = (
     _flip, _flip, _set_byte, _cut_end, _cut_out, _extend, _repeat, _move, _blank, _splice, _false_length, _false_length,
+    _swap_numbers, _cut_at_border, _double_section, _swap_sections, _delete_section, _join, _other_format,
 )  # fmt: skip
 _TEXT = (_other_token, _other_token, _other_token, _insert_token)
 

@@ -29,6 +29,17 @@ class TestHdf5(SourceTests):
             return ps.from_arrays(file["group/x"])._node.data
 
 
+def test_a_chunk_that_is_larger_than_the_limit_is_refused_before_it_is_decoded(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", (10, 4), "f8", maxshape=(None, 4), chunks=(4 << 20, 4), compression="gzip")
+    ds = ps.from_hdf5(tmp_path / "a.h5")
+    text = r"128 MiB of it is what sources keep.* or chunks \(chunks=\.\.\.\).*keeps most is .*a\.h5/x"
+    with pytest.raises(ps.MemoryLimitError, match=text):
+        ds.batch(2).loader("inline", memory_limit=100 << 20)
+    with ds.batch(2).loader("inline", memory_limit=200 << 20) as loader:
+        assert loader.projected_nbytes >= 128 << 20
+
+
 def test_user_may_close_the_file(tmp_path):
     with h5py.File(saved(tmp_path / "ds.h5", np.arange(10))) as file:
         ds = ps.from_arrays({"x": file["group/x"], "y": np.arange(10)})

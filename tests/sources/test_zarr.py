@@ -30,6 +30,19 @@ class TestZarr(SourceTests):
         return ps.from_arrays(saved(tmp_path / "ds.zarr", expected, chunks))._node.data
 
 
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_chunk_that_is_larger_than_the_limit_is_refused_before_it_is_decoded(tmp_path, version):
+    made = zarr.create_array(
+        str(tmp_path / "a.zarr"), shape=(10, 4), dtype="f8", chunks=(4 << 20, 4), zarr_format=version
+    )
+    ds = ps.from_arrays(made)
+    text = r"128 MiB of it is what sources keep.* or chunks \(chunks=\.\.\.\).*keeps most is .*a\.zarr"
+    with pytest.raises(ps.MemoryLimitError, match=text):
+        ds.batch(2).loader("inline", memory_limit=100 << 20)
+    with ds.batch(2).loader("inline", memory_limit=200 << 20) as loader:
+        assert loader.projected_nbytes >= 128 << 20
+
+
 def test_array_is_read_in_the_loader(tmp_path):
     array = np.arange(40).reshape(20, 2)
     ds = ps.from_arrays({"x": saved(tmp_path / "ds.zarr", array, (4, 2)), "y": np.arange(20)})

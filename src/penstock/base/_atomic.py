@@ -34,8 +34,8 @@ def complete(
 ) -> Iterator[BinaryIO]:
     """Opens a file for writing. It gets its name at the end, and is removed if the body fails.
 
-    On Linux it has no name until then, so that even a killed process leaves nothing behind. Some file systems (NFS) have
-    no such files. There the next process that writes into the folder deletes what a killed one left an hour ago or
+    On Linux it has no name until then, so that even a killed process leaves nothing behind. Some file systems have no
+    such files (NFS). There the next process that writes into the folder deletes what a killed one left an hour ago or
     earlier. A lock shows that a writer is alive, also on another machine.
 
     Args:

@@ -24,6 +24,7 @@ from penstock.base._atomic import complete
 from penstock.base._errors import ArgumentError, SourceError, SpecError
 from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
+from penstock.base._units import size_text
 from penstock.base._windows import windows
 from penstock.formats import _recordindex
 from penstock.formats._example import ExampleError, ExampleReader, row_numbers
@@ -49,6 +50,8 @@ TAIL_NBYTES: Final = 4
 _HEAD = struct.Struct("<QI")
 _MASK: Final = np.uint32(0xA282EAD8)
 _KNOWN_HEADS: Final = 4096
+MOST_FIRST_NBYTES: Final = 256 << 20
+"""The largest record from which features are learnt: no loader has said yet how much memory there is."""
 
 
 def source(
@@ -269,13 +272,26 @@ def _truncated(file: File, record: int, at: int, size: int) -> SourceError:
 
 
 def first_record(file: File, compression: Compression | None) -> bytes | None:
-    """Reads the first record and little more."""
+    """Reads the first record and little more.
+
+    Raises:
+        SourceError: The file is damaged or truncated.
+        SpecError: The record is too large to be looked at.
+    """
     content, end = bytearray(), -1
     for piece in _recordindex.pieces(file, compression):
         content += piece
         if end < 0 and len(content) >= HEAD_NBYTES:
             head = bytes(content[:HEAD_NBYTES])
             end = HEAD_NBYTES + _length(head, lambda: f"{file.url} is damaged in record 0, or no TFRecord file")
+            if end > MOST_FIRST_NBYTES and (compression or end <= file.nbytes):
+                raise SpecError(
+                    f"features='auto' learns from the first record, and that of {file.url} has {size_text(end)}, above "
+                    f"the {size_text(MOST_FIRST_NBYTES)} that are looked at. Say what it is: features={{name: "
+                    "penstock.ArraySpec(shape, dtype), ...}."
+                )
+            if end > file.nbytes and not compression:
+                break
         if 0 <= end <= len(content):
             return bytes(content[HEAD_NBYTES:end])
     if content:

@@ -115,8 +115,8 @@ class Budget:
             "arrays that worker processes share": "Put large arrays into files (from_npy), or use executor='threads'",
             waiting: f"Use a smaller window or batch{prefetch}",
             "a cache in memory": "Say how much it may take, cache(limit=...), or keep it on disk, cache(path)",
-            decoded: "Write the file with smaller row groups (row_group_size=...), or read fewer of its columns "
-            "(columns=[...])"
+            decoded: "Write the file with smaller row groups (row_group_size=...) or chunks (chunks=...), or "
+            "read fewer of its columns (columns=[...])"
             + (", or use fewer worker processes: each keeps its own" if process_count > 1 else "")
             + (f". The source that keeps most is {self.largest_source}" if self.largest_source else ""),
         }

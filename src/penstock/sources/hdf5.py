@@ -4,6 +4,7 @@ HDF5 runs one call at a time in a process, and an open object must not cross to 
 names. `open` gives an object that opens the file read-only and reads under h5py's own lock.
 """
 
+import math
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -139,7 +140,13 @@ class Hdf5Source(NamedSource):
     """The dataset's path in the file."""
     element_spec: ArraySpec
     count: int
+    chunk_nbytes: int = 0
+    """The memory of a chunk, which is decoded as a whole, as the file says; 0 for an array in one piece."""
     suits_one_thread = True  # HDF5 has one lock
+
+    @property
+    def kept_nbytes(self) -> int:
+        return self.chunk_nbytes
 
     def __str__(self) -> str:
         return f"{self.path}{self.name}"
@@ -234,7 +241,9 @@ def from_dataset(data: Any, *, is_checked: bool = False) -> Hdf5Source:
     if not is_checked:
         require_inside(data.file, data.name, None)
     # Another process may have another current directory. A name that is no path, such as a URL, stays as it is.
-    return Hdf5Source(os.path.abspath(name) if os.path.exists(name) else name, data.name, spec_of(data), len(data))
+    path = os.path.abspath(name) if os.path.exists(name) else name
+    chunk_nbytes = math.prod(data.chunks or (0,)) * data.dtype.itemsize
+    return Hdf5Source(path, data.name, spec_of(data), len(data), chunk_nbytes)
 
 
 def is_text(data: Any) -> bool:

@@ -5,6 +5,7 @@ would be read as zeros. Each opening therefore checks the array under its absolu
 its metadata have changed or are missing. In other stores it is checked after a row of fill values.
 """
 
+import math
 import os
 from contextlib import suppress
 from typing import Any, final
@@ -43,6 +44,12 @@ class ZarrSource(NamedSource):
             # The byte order belongs to the chunks. Only the object that made the array has it in its dtype.
             dtype = dtype.newbyteorder("<")
         self.element_spec = ArraySpec(array.shape[1:], dtype)
+        self._chunk_nbytes: int = math.prod(array.chunks) * array.dtype.itemsize
+
+    @property
+    def kept_nbytes(self) -> int:
+        """The memory of a chunk, which is decoded as a whole, as the metadata say."""
+        return self._chunk_nbytes
 
     def __str__(self) -> str:
         return str(self._store) + f"/{self._path}" * bool(self._path)
