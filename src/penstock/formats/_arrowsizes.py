@@ -5,13 +5,11 @@ FlatBuffers; see `File.fbs` and `Message.fbs` of the Arrow format.
 """
 
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any, BinaryIO, Final, NamedTuple
 
-import pyarrow as pa
-import pyarrow.types as kinds
-
 from penstock.base._errors import SourceError
+from penstock.formats._columns import buffers_of
 
 MOST_RATIO: Final = 40_000
 """No compression of Arrow makes data smaller by more: Zstandard has blocks of 128 KiB in 4 bytes."""
@@ -112,26 +110,12 @@ def _require_size(size: int) -> None:
         raise ValueError(f"a header of {size:,} bytes cannot be")
 
 
-def _buffers_of(kind: Any, variadic: Iterator[int]) -> int:
-    """How many buffers the values of a type have in a record batch; `variadic` has the additional ones of views."""
-    if isinstance(kind, pa.BaseExtensionType):
-        return _buffers_of(kind.storage_type, variadic)
-    own = kind.num_buffers
-    if kinds.is_null(kind) or kinds.is_run_end_encoded(kind):
-        own = 0
-    elif kinds.is_union(kind):
-        own -= 1
-    elif kinds.is_string_view(kind) or kinds.is_binary_view(kind):
-        own += next(variadic, 0)
-    return int(own) + sum(_buffers_of(kind.field(number).type, variadic) for number in range(kind.num_fields))
-
-
 def _chosen(batch: "_Table", count: int, schema: Any, names: Collection[str]) -> list[bool]:
     """Whether each buffer of a record batch belongs to the columns; all do if they are laid out otherwise."""
     variadic = iter([each for (each,) in batch.structs(4, "<q")])
     chosen: list[bool] = []
     for part in () if schema is None else schema:
-        chosen += [part.name in names] * _buffers_of(part.type, variadic)
+        chosen += [part.name in names] * buffers_of(part.type, variadic)
     return chosen if len(chosen) == count else [True] * count
 
 

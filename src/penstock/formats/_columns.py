@@ -8,6 +8,7 @@ A null is an error, unless there is a value that stands in for it (`fill`). A li
 
 import math
 import mmap
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, NoReturn, Protocol, final
 
 import numpy as np
@@ -133,6 +134,20 @@ def is_binary(kind: Any) -> bool:
 def is_list(kind: Any) -> bool:
     """Whether values are lists."""
     return bool(kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind))
+
+
+def buffers_of(kind: Any, variadic: Iterator[int]) -> int:
+    """How many buffers the values of a type have in a record batch; `variadic` has the additional ones of views."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return buffers_of(kind.storage_type, variadic)
+    own = kind.num_buffers
+    if kinds.is_null(kind) or kinds.is_run_end_encoded(kind):
+        own = 0
+    elif kinds.is_union(kind):
+        own -= 1
+    elif kinds.is_string_view(kind) or kinds.is_binary_view(kind):
+        own += next(variadic, 0)
+    return int(own) + sum(buffers_of(kind.field(number).type, variadic) for number in range(kind.num_fields))
 
 
 def dtype_of(kind: Any) -> np.dtype[Any] | None:
