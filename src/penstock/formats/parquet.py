@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, Final, Literal, NamedTuple, NoReturn, final
+from typing import Any, Final, NamedTuple, NoReturn, final
 
 import numpy as np
 import numpy.typing as npt
@@ -39,12 +39,12 @@ from penstock.formats._leaves import (
     stored_numbers,
 )
 from penstock.formats._parquetfooter import Chunk, stored_chunks
+from penstock.formats._tablekinds import Kind, require_kind
 from penstock.plan._source import Read
 from penstock.sources._blocks import CachedFile
 from penstock.sources._openfile import File, FilesSource, block_reader, bounds_of, for_each, placed, stamp
 from penstock.sources._remote import ByteSource, RemoteFile
 
-Kind = Literal["parquet", "arrow"]
 Integers = npt.NDArray[np.int64]
 AnyColumn = Column | Ragged
 
@@ -81,7 +81,6 @@ _PLAIN_DICTIONARY, _DELTA_BYTE_ARRAY, _RLE_DICTIONARY = 2, 7, 8
 _MANY: Final = 1 << 62
 _measuring = threading.Lock()
 _measured = pa.proxy_memory_pool(pa.default_memory_pool())  # it has to outlive what was made in it
-_MAGIC: Final = {b"PAR1": "parquet", b"ARRO": "arrow"}
 
 
 class _Groups(NamedTuple):
@@ -516,7 +515,7 @@ def source(
 
 def _read_facts(kind: Kind, file: File, columns: Sequence[str] | None) -> _Footer:
     """Reads the footer of a file."""
-    _require_kind(f"from_{kind}", kind, file)
+    require_kind(f"from_{kind}", kind, file)
     with _opened(kind, file) as reader:
         schema = reader.schema_arrow if kind == "parquet" else reader.schema
         wanted = [name for name in schema.names if columns is None or name in columns]
@@ -795,27 +794,3 @@ def _opened(
         if isinstance(error, PenstockError):
             raise
         raise SourceError(f"{file.url} cannot be read: {str(error).rstrip('.')}.") from error
-
-
-def _require_kind(verb: str, kind: Kind, file: File) -> None:
-    """Refuses a file of another format, by its first bytes, and names the right function.
-
-    Raises:
-        SourceError: The format is another.
-    """
-    head = file.head(4)
-    found = _MAGIC.get(head)
-    if found == kind:
-        return
-    cure = "Is it complete?"
-    if head == b"PARE":
-        raise SourceError(
-            f"{verb}(): {file.url} is encrypted, its footer too, and penstock has no keys. Write it without encryption."
-        )
-    if found:
-        cure = f"It is for from_{found}()."
-    elif head == b"\xff\xff\xff\xff":
-        cure = "It is a stream of Arrow, which has no random access; write it with pyarrow.ipc.new_file()."
-    elif head == b"FEA1":
-        cure = "It is Feather of version 1; write it again with pyarrow.feather.write_feather()."
-    raise SourceError(f"{verb}(): {file.url} starts with {head!r} and is no {kind.capitalize()} file. {cure}")
