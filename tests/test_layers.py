@@ -101,6 +101,7 @@ OPTIONAL = {
     "datasets": ("formats/huggingface.py",),
     "pyarrow": (
         "formats/huggingface.py",
+        "formats/_arrowsizes.py",
         "formats/_columns.py",
         "formats/_leasttypes.py",
         "formats/_leaves.py",

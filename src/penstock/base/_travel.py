@@ -23,11 +23,11 @@ class Journey:
     """What classes have found out for all of their objects, by keys of their own."""
 
 
-class _Own(threading.local):
+class _Thread(threading.local):
     journey: Journey | None = None
 
 
-_own = _Own()
+_own = _Thread()
 
 
 def journey() -> Journey | None:

@@ -80,7 +80,7 @@ class Distortion(ABC):
 
 @final
 @dataclass(frozen=True, repr=False)
-class Step(Distortion):
+class DrawnStep(Distortion):
     """A distortion that is a function of the module: of frames, or, if it is geometric, of a warp."""
 
     name: str
@@ -106,7 +106,7 @@ class Step(Distortion):
         return f"{self.name}({', '.join(map('{}={}'.format, self.names, self.values))})"
 
 
-def changes(name: str, function: Callable[..., None], **arguments: Check) -> Step:
+def changes(name: str, function: Callable[..., None], **arguments: Check) -> DrawnStep:
     """Makes a distortion of pixel values, `function(work, draws, *values)`.
 
     Args:
@@ -115,16 +115,16 @@ def changes(name: str, function: Callable[..., None], **arguments: Check) -> Ste
         arguments: A check for each argument, which returns its value.
     """
     values = tuple(check(f"{name}(): {argument}") for argument, check in arguments.items())
-    return Step(name, function, tuple(arguments), values, is_geometric=False, keeps_shapes=True)
+    return DrawnStep(name, function, tuple(arguments), values, is_geometric=False, keeps_shapes=True)
 
 
-def moves(name: str, function: Callable[..., None], keeps_shapes: bool = True, **arguments: Check) -> Step:
+def moves(name: str, function: Callable[..., None], keeps_shapes: bool = True, **arguments: Check) -> DrawnStep:
     """Makes a distortion that moves pixels, `function(path, draws, *values)`; see `changes`.
 
     Masks move with the images, and several of them in a row are one warp.
     """
     made = changes(name, function, **arguments)
-    return Step(name, function, made.names, made.values, is_geometric=True, keeps_shapes=keeps_shapes)
+    return DrawnStep(name, function, made.names, made.values, is_geometric=True, keeps_shapes=keeps_shapes)
 
 
 def warp(steps: Sequence[Distortion], work: Work, draws: Draws) -> None:

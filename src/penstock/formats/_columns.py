@@ -199,7 +199,7 @@ class Column:
         out[rows] = self._values[indices]
 
 
-class LocalFile(Protocol):
+class ArrowFile(Protocol):
     """A file of this machine; see `File`."""
 
     @property
@@ -221,7 +221,7 @@ class _InFile:
 
     nbytes = 0
 
-    def __init__(self, file: LocalFile, place: int, like: npt.NDArray[Any], *, is_text: bool) -> None:
+    def __init__(self, file: ArrowFile, place: int, like: npt.NDArray[Any], *, is_text: bool) -> None:
         self._file, self._place, self._is_text = file, place, is_text
         self._dtype, self._shape = like.dtype, like.shape[1:]
         self._size = like.dtype.itemsize * math.prod(self._shape)
@@ -294,7 +294,7 @@ class _Piece(NamedTuple):
     def _is_far(self) -> bool:
         return isinstance(self.values, _InFile) or (isinstance(self.values, _Piece) and self.values._is_far)
 
-    def in_file(self, file: LocalFile, base: int, stop: int) -> "_Piece":
+    def in_file(self, file: ArrowFile, base: int, stop: int) -> "_Piece":
         """The same piece, whose values are read from a file that is mapped at `[base, stop)`."""
         bounds = _copy(np.asarray(self.bounds)).data
         if self.kinds is not None:  # copied, because it is small and read in part by Arrow
@@ -341,7 +341,7 @@ class Ragged:
         """The memory of the values."""
         return sum(piece.nbytes for piece in self._pieces)
 
-    def in_file(self, file: LocalFile, base: int, stop: int) -> "Ragged":
+    def in_file(self, file: ArrowFile, base: int, stop: int) -> "Ragged":
         """The same column, whose values are read from a file that is mapped at `[base, stop)`."""
         return Ragged(self._spec, *(piece.in_file(file, base, stop) for piece in self._pieces))
 

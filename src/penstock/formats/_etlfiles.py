@@ -24,7 +24,7 @@ Bytes = npt.NDArray[np.uint8]
 
 @final
 @dataclass(frozen=True)
-class Layout:
+class EtlLayout:
     """The record of one part of the database."""
 
     record_nbytes: int
@@ -47,28 +47,28 @@ class Layout:
 
 
 # M, K, C, B and G are the database's names of the types. Types M and C have a name in letters beside the code.
-_M_KATAKANA: Final = Layout(2052, 32, 63, 64, 4, "M katakana", (6, 2, 3))
-_M_HIRAGANA: Final = Layout(2052, 32, 63, 64, 4, "M hiragana", (6, 2, 3))
-_C_KATAKANA: Final = Layout(2952, 216, 76, 72, 4, "C katakana", (9, 18, 19, 20))
-_C_HIRAGANA: Final = Layout(2952, 216, 76, 72, 4, "C hiragana", (9, 18, 19, 20))
+_M_KATAKANA: Final = EtlLayout(2052, 32, 63, 64, 4, "M katakana", (6, 2, 3))
+_M_HIRAGANA: Final = EtlLayout(2052, 32, 63, 64, 4, "M hiragana", (6, 2, 3))
+_C_KATAKANA: Final = EtlLayout(2952, 216, 76, 72, 4, "C katakana", (9, 18, 19, 20))
+_C_HIRAGANA: Final = EtlLayout(2952, 216, 76, 72, 4, "C hiragana", (9, 18, 19, 20))
 
 LAYOUTS: Final = {
     "ETL1": _M_KATAKANA,
-    "ETL2": Layout(2745, 45, 60, 60, 6, "CO-59", (21, 22)),
+    "ETL2": EtlLayout(2745, 45, 60, 60, 6, "CO-59", (21, 22)),
     "ETL3": _C_KATAKANA,
     "ETL4": _C_HIRAGANA,
     "ETL5": _C_KATAKANA,
     "ETL6": _M_KATAKANA,
     "ETL7": _M_HIRAGANA,
-    "ETL8B": Layout(512, 8, 63, 64, 1, "JIS X 0208", (2, 3), dummy_count=1),
-    "ETL8G": Layout(8199, 60, 127, 128, 4, "JIS X 0208", (2, 3)),
-    "ETL9B": Layout(576, 8, 63, 64, 1, "JIS X 0208", (2, 3), dummy_count=1),
-    "ETL9G": Layout(8199, 64, 127, 128, 4, "JIS X 0208", (2, 3)),
+    "ETL8B": EtlLayout(512, 8, 63, 64, 1, "JIS X 0208", (2, 3), dummy_count=1),
+    "ETL8G": EtlLayout(8199, 60, 127, 128, 4, "JIS X 0208", (2, 3)),
+    "ETL9B": EtlLayout(576, 8, 63, 64, 1, "JIS X 0208", (2, 3), dummy_count=1),
+    "ETL9G": EtlLayout(8199, 64, 127, 128, 4, "JIS X 0208", (2, 3)),
 }
 """The layout of each part."""
 
 
-def unpacked(records: Bytes, layout: Layout) -> Bytes:
+def unpacked(records: Bytes, layout: EtlLayout) -> Bytes:
     """Unpacks images: 1-bit pixels to 0 and 255, 4-bit ones to multiples of 17, 6-bit ones to 0 to 255, rounded.
 
     NumPy runs without the GIL for nearly all of the time.
@@ -180,7 +180,7 @@ def check(file: File, part: str) -> None:
         )
 
 
-def read_codes(file: File, layout: Layout) -> npt.NDArray[np.uint32]:
+def read_codes(file: File, layout: EtlLayout) -> npt.NDArray[np.uint32]:
     """Reads the codes of all records of a file except the dummies, 4 MiB at a time."""
     nbytes = layout.record_nbytes
     codes = np.zeros(file.nbytes // nbytes, np.uint32)

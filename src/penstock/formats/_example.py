@@ -30,7 +30,7 @@ from penstock.formats._features import (
     MISSING,
     DamagedError,
     Feature,
-    Found,
+    FoundFeature,
     Payloads,
     walk,
 )
@@ -56,7 +56,7 @@ class ExampleError(Exception):
         """Whether it is no Example."""
 
 
-class Places(NamedTuple):
+class FeaturePlaces(NamedTuple):
     """The places of the values of features."""
 
     facts: Integers
@@ -65,13 +65,13 @@ class Places(NamedTuple):
     """The byte strings of features of kind `MANY`, by record and feature."""
 
 
-class _Layout(NamedTuple):
+class _ExampleLayout(NamedTuple):
     """The common parts of records with one layout."""
 
     runs: list[tuple[int, Bytes]]
     """Offsets in the record, and bytes there that are not values."""
     facts: Integers
-    """As those of `Places`, from the start of the record, shape `(features, 3)`."""
+    """As those of `FeaturePlaces`, from the start of the record, shape `(features, 3)`."""
 
 
 @final
@@ -85,7 +85,7 @@ class ExampleReader:
         self.features = features
         self._numbers = {feature.name.encode(): number for number, feature in enumerate(features)}
         # Threads may both add the same layout. That costs a comparison, and locks would cost more.
-        self._layouts: dict[int, tuple[_Layout, ...]] = {}
+        self._layouts: dict[int, tuple[_ExampleLayout, ...]] = {}
 
     def read(
         self,
@@ -115,11 +115,11 @@ class ExampleReader:
             kinds = sorted(set(facts[:, 0].tolist()))
             for kind in kinds:
                 mine = every if len(kinds) == 1 else np.flatnonzero(facts[:, 0] == kind)
-                writer = _Writer(feature, number, places, data, mine, facts[mine, 1], facts[mine, 2])
+                writer = _FeatureWriter(feature, number, places, data, mine, facts[mine, 1], facts[mine, 2])
                 writer.write(kind, out, rows if len(kinds) == 1 else numbers[mine])
 
-    def _locate(self, data: Bytes, starts: Integers, ends: Integers) -> tuple[Places, Bytes]:
-        places = Places(np.zeros((len(starts), len(self.features), 3), np.int64), {})
+    def _locate(self, data: Bytes, starts: Integers, ends: Integers) -> tuple[FeaturePlaces, Bytes]:
+        places = FeaturePlaces(np.zeros((len(starts), len(self.features), 3), np.int64), {})
         spilt: list[bytes] = []  # packed copies of unpacked numbers, appended to the data
         spilt_at = len(data)
         for row in self._match(data, starts, ends, places):
@@ -135,7 +135,7 @@ class ExampleReader:
                 places.facts[row, number] = kind, start, end
         return places, np.concatenate([data, np.frombuffer(b"".join(spilt), np.uint8)]) if spilt else data
 
-    def _match(self, data: Bytes, starts: Integers, ends: Integers, places: Places) -> list[int]:
+    def _match(self, data: Bytes, starts: Integers, ends: Integers, places: FeaturePlaces) -> list[int]:
         """Fills in the places of records with a known layout, or a new one. Returns the others."""
         sizes = ends - starts
         order = np.argsort(sizes, kind="stable")
@@ -156,13 +156,13 @@ class ExampleReader:
             others += rows.tolist()
         return others
 
-    def _keep(self, size: int, layout: _Layout) -> None:
+    def _keep(self, size: int, layout: _ExampleLayout) -> None:
         if sum(map(len, self._layouts.values())) >= _MAX_LAYOUTS:
             self._layouts.clear()
         # The newest layouts are tried first. Each costs a comparison of all records of the size.
         self._layouts[size] = (layout, *self._layouts.get(size, ()))[:_MAX_LAYOUTS_OF_A_SIZE]
 
-    def _learn(self, row: int, data: Bytes, start: int, end: int) -> _Layout | None:
+    def _learn(self, row: int, data: Bytes, start: int, end: int) -> _ExampleLayout | None:
         found, payloads = _walked(row, data, start, end)
         wanted = [found.get(name, ABSENT) for name in self._numbers]
         if any(each.values is not None for each in found.values()):
@@ -173,10 +173,10 @@ class ExampleReader:
                 runs.append((at - start, data[at:payload_start].copy()))
             at = payload_end
         facts = [(each.kind, each.start - start, each.end - start) for each in wanted]
-        return _Layout(runs, np.array(facts, np.int64).reshape(-1, 3))
+        return _ExampleLayout(runs, np.array(facts, np.int64).reshape(-1, 3))
 
 
-def _matched(layout: _Layout, data: Bytes, starts: Integers, rows: Integers, places: Places) -> Integers:
+def _matched(layout: _ExampleLayout, data: Bytes, starts: Integers, rows: Integers, places: FeaturePlaces) -> Integers:
     """Fills in the places of the records with this layout. Returns the others."""
     if not len(rows):
         return rows
@@ -197,12 +197,12 @@ def _matched(layout: _Layout, data: Bytes, starts: Integers, rows: Integers, pla
     return rows
 
 
-class _Writer(NamedTuple):
+class _FeatureWriter(NamedTuple):
     """Writes the values of one feature to its array."""
 
     feature: Feature
     number: int
-    places: Places
+    places: FeaturePlaces
     data: Bytes
     mine: Integers
     """The records."""
@@ -353,7 +353,7 @@ def _sizes_text(kind: int, found: int, wanted: int, spec: ArraySpec) -> str:
     return f"has {found:,} bytes, and {spec} has {multiple}{wanted:,}"
 
 
-def _walked(row: int, data: Bytes, start: int, end: int) -> tuple[dict[bytes, Found], Payloads]:
+def _walked(row: int, data: Bytes, start: int, end: int) -> tuple[dict[bytes, FoundFeature], Payloads]:
     """Returns the features of a record, and the places of all values."""
     try:
         return walk(data.data, start, end)

@@ -27,7 +27,7 @@ class DamagedError(Exception):
     """The bytes are no Example."""
 
 
-class Found(NamedTuple):
+class FoundFeature(NamedTuple):
     """A feature of one record."""
 
     kind: int
@@ -37,16 +37,16 @@ class Found(NamedTuple):
     """Values that are not contiguous: several byte strings, or unpacked numbers in packed form."""
 
 
-ABSENT: Final = Found(MISSING, 0, 0)
+ABSENT: Final = FoundFeature(MISSING, 0, 0)
 
 
-def walk(view: memoryview, start: int, end: int) -> tuple[dict[bytes, Found], Payloads]:
+def walk(view: memoryview, start: int, end: int) -> tuple[dict[bytes, FoundFeature], Payloads]:
     """Returns the features of the record at `view[start:end]`, and the places of all values.
 
     Raises:
         DamagedError: The record is no Example.
     """
-    found: dict[bytes, Found] = {}
+    found: dict[bytes, FoundFeature] = {}
     payloads: Payloads = []
     for number, wire, at, stop in _fields(view, start, end):
         if number != 1 or wire != 2:
@@ -66,7 +66,7 @@ def is_sequence(record: bytes) -> bool:
     return any(number == 2 and wire == 2 for number, wire, *_ in _fields(memoryview(record), 0, len(record)))
 
 
-def _walk_entry(view: memoryview, start: int, end: int, found: dict[bytes, Found], payloads: Payloads) -> None:
+def _walk_entry(view: memoryview, start: int, end: int, found: dict[bytes, FoundFeature], payloads: Payloads) -> None:
     name, value = b"", ABSENT
     for number, wire, at, stop in _fields(view, start, end):
         if wire != 2:
@@ -80,15 +80,15 @@ def _walk_entry(view: memoryview, start: int, end: int, found: dict[bytes, Found
     found[name] = value  # the last of equal names counts, as always in protocol buffers
 
 
-def _walk_list(view: memoryview, kind: int, start: int, end: int, payloads: Payloads) -> Found:
+def _walk_list(view: memoryview, kind: int, start: int, end: int, payloads: Payloads) -> FoundFeature:
     parts = [(wire, at, stop) for number, wire, at, stop in _fields(view, start, end) if number == 1]
     payloads += [(at, stop) for _, at, stop in parts]
     if len(parts) == 1 and parts[0][0] == 2:
-        return Found(kind, parts[0][1], parts[0][2])
+        return FoundFeature(kind, parts[0][1], parts[0][2])
     if kind == BYTES:
-        return Found(MANY, start, end, [bytes(view[at:stop]) for _, at, stop in parts])
+        return FoundFeature(MANY, start, end, [bytes(view[at:stop]) for _, at, stop in parts])
     # Numbers with a tag each, or in several packs. Their bytes are those of one pack.
-    return Found(kind, start, end, b"".join(bytes(view[at:stop]) for _, at, stop in parts))
+    return FoundFeature(kind, start, end, b"".join(bytes(view[at:stop]) for _, at, stop in parts))
 
 
 def _fields(view: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
@@ -239,7 +239,7 @@ def _default(name: str, spec: ArraySpec, default: Any) -> bytes:
         raise ArgumentError(f"defaults= of feature {name!r} has shape {array.shape}, and {spec} another.") from None
 
 
-def inferred(name: str, found: Found, record: bytes) -> Feature:
+def inferred(name: str, found: FoundFeature, record: bytes) -> Feature:
     """Returns a feature with the spec that its values in one record suggest.
 
     One number is a scalar, several are an array of that length. Bytes are uint8 of any size, and several byte strings

@@ -30,7 +30,7 @@ _COLUMN_KEY: Final = re.compile(
 """In a footer: how the key of an encrypted column may begin. Other things may too."""
 
 
-class Chunk(NamedTuple):
+class ColumnChunk(NamedTuple):
     """The values of a column in a row group."""
 
     path: tuple[str, ...]
@@ -44,7 +44,7 @@ class Chunk(NamedTuple):
     is_encrypted: bool
 
 
-def _chunks(url: str, footer: bytes) -> list[list[Chunk]]:
+def _chunks(url: str, footer: bytes) -> list[list[ColumnChunk]]:
     """Returns the column chunks of each row group.
 
     Raises:
@@ -57,22 +57,22 @@ def _chunks(url: str, footer: bytes) -> list[list[Chunk]]:
         raise SourceError(f"{url} is damaged: its footer cannot be read.") from error
 
 
-def _chunk(column: dict[int, Any]) -> Chunk:
+def _chunk(column: dict[int, Any]) -> ColumnChunk:
     if _META_DATA not in column:
-        return Chunk((), False, False, (), 0, 0, True)
+        return ColumnChunk((), False, False, (), 0, 0, True)
     facts = column[_META_DATA]
     path = tuple(str(name, "utf-8") for name in facts[_PATH])
     counts = int(facts[_VALUES]), int(facts[_UNCOMPRESSED])
     if not 0 <= min(counts) <= max(counts) <= _MOST:
         raise ValueError("no such size")
-    return Chunk(
+    return ColumnChunk(
         path, facts[_PHYSICAL] == 6, facts[_PHYSICAL] == 7, tuple(facts[_ENCODINGS]), *counts, _CRYPTO in column
     )
 
 
 def stored_chunks(
     file: File, numbers: Mapping[tuple[str, ...], int], types: Mapping[str, Any]
-) -> Mapping[tuple[str, ...], Sequence[Chunk]]:
+) -> Mapping[tuple[str, ...], Sequence[ColumnChunk]]:
     """Returns what the footer says of the column chunks, if they are of any size, or may be encrypted.
 
     Raises:

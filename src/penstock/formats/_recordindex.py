@@ -58,7 +58,7 @@ _PROGRESS_S: Final = 10.0
 WBITS: Final = {"gzip": 31, "zlib": 15}
 
 
-class Places(NamedTuple):
+class RecordPlaces(NamedTuple):
     """The places of the records of all files, each of which begins where the one before it ends."""
 
     files: Sequence[File]
@@ -99,11 +99,11 @@ class RecordFiles(FilesSource):
         raise NotImplementedError
 
     @cached_property
-    def index(self) -> Places:
+    def index(self) -> RecordPlaces:
         """The places of the records."""
         contents, found = zip(*for_each(self.files, self._indexed, self._kept), strict=True)
         offsets = [each["offsets"] for each in found]
-        return Places(contents, bounds_of(len(each) - 1 for each in offsets), np.concatenate(offsets), found)
+        return RecordPlaces(contents, bounds_of(len(each) - 1 for each in offsets), np.concatenate(offsets), found)
 
     def _kept(self, file: File) -> tuple[File, Arrays] | None:
         """Returns the index of a file that has one under its own name, so it is not compressed."""

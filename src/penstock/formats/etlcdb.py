@@ -18,7 +18,7 @@ from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError,
 from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
 from penstock.formats import _etlfiles, _recordindex
-from penstock.formats._etlfiles import LAYOUTS, Layout, unpacked
+from penstock.formats._etlfiles import LAYOUTS, EtlLayout, unpacked
 from penstock.formats._jis import GROUPS, Group, character_of, co59_table, group_of
 from penstock.memory._rows import Indices
 from penstock.plan._source import Read
@@ -70,7 +70,7 @@ def source(directory: str | os.PathLike[str], part: Any, groups: Any) -> "Etlcdb
     return EtlcdbSource(files, wanted, chosen, co59)
 
 
-class _Index(NamedTuple):
+class _CodeIndex(NamedTuple):
     names: tuple[str, ...]
     """The characters, sorted."""
     labels: npt.NDArray[np.int32]
@@ -92,7 +92,7 @@ class EtlcdbSource(FilesSource):
     suits_one_thread = False  # NumPy unpacks pixels without the GIL
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> EtlLayout:
         """The layout of the records."""
         return LAYOUTS[self.part]
 
@@ -113,7 +113,7 @@ class EtlcdbSource(FilesSource):
         return bounds_of(file.nbytes // layout.record_nbytes - layout.dummy_count for file in self.files)
 
     @cached_property
-    def index(self) -> _Index:
+    def index(self) -> _CodeIndex:
         """The label and the place of each element.
 
         Raises:
@@ -136,9 +136,9 @@ class EtlcdbSource(FilesSource):
         of_code = [places[name] if is_in else -1 for name, is_in in zip(characters, chosen, strict=True)]
         labels = np.array(of_code, np.int32)[inverse.reshape(-1)]
         if all(chosen):
-            return _Index(tuple(names), labels, None)
+            return _CodeIndex(tuple(names), labels, None)
         records = np.flatnonzero(labels >= 0).astype(np.int64)
-        return _Index(tuple(names), labels[records], records)
+        return _CodeIndex(tuple(names), labels[records], records)
 
     def _codes(self, file: File) -> npt.NDArray[np.uint32]:
         codes: npt.NDArray[np.uint32] = _recordindex.kept(

@@ -129,7 +129,7 @@ class _OpenTable:
 
 @final
 @dataclass(frozen=True)
-class _Leaf:
+class _ColumnLeaf:
     """A leaf of an element, and its place in a row."""
 
     path: tuple[str, ...]
@@ -177,7 +177,7 @@ class OpenHuggingFaceSource:
         # `select`, `shuffle` and `sort` leave the row in the table for each element.
         self._orders = None if source._order is None else _OpenTable(source._order)
         order = self._orders and self._orders.table.column(0).chunks
-        self._order = order and _Chunks(_Leaf(("row",), ArraySpec((), np.dtype(np.uint64))), order)
+        self._order = order and _Chunks(_ColumnLeaf(("row",), ArraySpec((), np.dtype(np.uint64))), order)
 
     def read_into(self, indices: Indices, out: Tree) -> None:
         """Copies rows, column by column and chunk by chunk.
@@ -226,7 +226,7 @@ class _FileError(NullError):
 class _Chunks:
     """The chunks of a column, each decoded when it is first read."""
 
-    def __init__(self, leaf: _Leaf, chunks: list[pa.Array], folders: Sequence[str] = ()) -> None:
+    def __init__(self, leaf: _ColumnLeaf, chunks: list[pa.Array], folders: Sequence[str] = ()) -> None:
         self.leaf = leaf
         self._folders = folders
         self._ends: Indices = np.cumsum([len(chunk) for chunk in chunks], dtype=np.int64)
@@ -361,13 +361,13 @@ def _leaves(kind: pa.DataType, feature: Any, path: tuple[str, ...]) -> Tree:
                 f"{path[0]!r}, datasets.{name}(decode=False))) gives {'the bytes of each file' if is_file else 'text'}."
             )
         if is_file:
-            return _Leaf(path, ArraySpec((), np.dtype("S")), is_file=True)
+            return _ColumnLeaf(path, ArraySpec((), np.dtype("S")), is_file=True)
     if pa.types.is_struct(kind) and not isinstance(kind, pa.BaseExtensionType):
         fields = [kind.field(number) for number in range(kind.num_fields)]
         features = feature if isinstance(feature, dict) else {}
         return {each.name: _leaves(each.type, features.get(each.name), (*path, each.name)) for each in fields}
     if hasattr(kind, "shape"):  # Array2D to Array5D
-        return _Leaf(path, ArraySpec(tuple(kind.shape), np.dtype(kind.value_type)))
+        return _ColumnLeaf(path, ArraySpec(tuple(kind.shape), np.dtype(kind.value_type)))
     kind = getattr(kind, "storage_type", kind)
     try:
         spec = ArraySpec((), np.dtype("S")) if is_binary(kind) else spec_of(".".join(path), kind)
@@ -380,7 +380,7 @@ def _leaves(kind: pa.DataType, feature: Any, path: tuple[str, ...]) -> Tree:
             "dataset.cast_column() of Hugging Face, such as to Value('int64'), List(Value('float32'), length=64) or "
             "Array2D((None, 3), 'float32'), or dataset.remove_columns()."
         ) from None
-    return _Leaf(path, spec)
+    return _ColumnLeaf(path, spec)
 
 
 def _by_file(table: Any) -> Table:

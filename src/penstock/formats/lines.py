@@ -33,7 +33,7 @@ MARK: Final = b"\xef\xbb\xbf"
 """The mark at the start of some files of UTF-8, which is no text."""
 
 
-class Window(NamedTuple):
+class LineWindow(NamedTuple):
     """Some neighbouring records of a file."""
 
     at: int
@@ -64,7 +64,7 @@ class Rules:
     ends_by_return: bool = False
     """A carriage return alone ends a line too."""
 
-    def places(self, content: File, see: Callable[[bytes, "Window"], None] = lambda *_: None) -> Arrays:
+    def places(self, content: File, see: Callable[[bytes, "LineWindow"], None] = lambda *_: None) -> Arrays:
         """Finds the records of a file.
 
         Args:
@@ -92,7 +92,7 @@ class Rules:
             "header": np.frombuffer(header or b"", np.uint8),
         }
 
-    def _windows(self, content: File) -> Iterator["Window"]:
+    def _windows(self, content: File) -> Iterator["LineWindow"]:
         """Yields the records of a file."""
         tell = _recordindex.progress(f"Looking for the lines of {content.url}", content.nbytes)
         with content.stream() as stream:
@@ -100,7 +100,7 @@ class Rules:
             at, line = (len(data), 0) if data == MARK else (0, 0)
             data = data[at:]
             if self.is_whole:
-                yield Window(at, b"", np.array([0]), np.array([0]), np.array([0]))
+                yield LineWindow(at, b"", np.array([0]), np.array([0]), np.array([0]))
                 return
             is_last = False
             while not is_last:
@@ -123,7 +123,7 @@ class Rules:
                     begins = np.frombuffer(data, np.uint8)[firsts]
                     blank = (begins == ord("\n")) | ((begins == ord("\r")) & (ends - firsts <= 2))
                     firsts, before, ends = firsts[~blank], before[~blank], ends[~blank]
-                yield Window(at, data, firsts, ends, before)
+                yield LineWindow(at, data, firsts, ends, before)
                 at, line, data = at + last, next_line, data[last:]
 
     def ends(self, data: bytes, *, is_last: bool = True) -> tuple[Integers, Integers]:

@@ -38,7 +38,7 @@ from penstock.formats._leaves import (
     require_casts,
     stored_numbers,
 )
-from penstock.formats._parquetfooter import Chunk, stored_chunks
+from penstock.formats._parquetfooter import ColumnChunk, stored_chunks
 from penstock.formats._tablekinds import Kind, require_kind
 from penstock.plan._source import Read
 from penstock.sources._blocks import CachedFile
@@ -113,7 +113,7 @@ class _Footer(NamedTuple):
     """The rows of each row group."""
     schema: Any = None
     """Of Arrow: all columns and their types."""
-    stored: Mapping[tuple[str, ...], Sequence[Chunk]] = {}
+    stored: Mapping[tuple[str, ...], Sequence[ColumnChunk]] = {}
     """By the path of a leaf, what is known of its values in each row group; of values of one size nothing need be."""
 
     def facts(self, leaves: Sequence[Leaf]) -> Integers:
@@ -531,7 +531,7 @@ def _read_facts(kind: Kind, file: File, columns: Sequence[str] | None) -> _Foote
         return _Footer(schema.names, types, rows, stored=stored_chunks(file, numbers, types))
 
 
-def _form_of(chunk: Chunk) -> int:
+def _form_of(chunk: ColumnChunk) -> int:
     """How the values of a column chunk may repeat long text, as the footer says; 0 if they are no text."""
     if not chunk.is_of_bytes:
         return 0
@@ -541,7 +541,7 @@ def _form_of(chunk: Chunk) -> int:
     return _SHARED if has_dictionary and chunk.nbytes <= 8 * chunk.value_count + DICTIONARY_NBYTES else _PLAIN
 
 
-def _leaf_size(leaf: Leaf, row_count: int, stored: Sequence[Chunk] | None, number: int) -> int:
+def _leaf_size(leaf: Leaf, row_count: int, stored: Sequence[ColumnChunk] | None, number: int) -> int:
     """Returns the bytes of a leaf of a row group: exact for numbers, an estimate for text, bytes and lists."""
     spec = leaf.spec
     if spec.is_bounded:

@@ -22,7 +22,7 @@ from penstock.formats._columns import RowError, is_list
 from penstock.formats._leasttypes import is_object, join, rounded, settled
 from penstock.formats._leaves import Dtypes, Leaf, Nulls, Tabular, chosen, decoded, leaves_of, log_differences, names_in
 from penstock.formats._recordindex import Arrays, Compressed, RecordFilesReader, compressed
-from penstock.formats.lines import MARK, LineFiles, Rules, Window, encoding_of, not_text
+from penstock.formats.lines import MARK, LineFiles, LineWindow, Rules, encoding_of, not_text
 from penstock.memory._rows import Indices
 from penstock.plan._source import Read
 from penstock.sources._openfile import File
@@ -141,7 +141,7 @@ class RowSource(Tabular, LineFiles):
         form, types, encoding = self.format, dict[str, Any](), self.content_encoding
         width: int | None = None if form.names is None else len(form.names)
 
-        def see(header: bytes, window: Window) -> None:
+        def see(header: bytes, window: LineWindow) -> None:
             nonlocal width
             if form.kind == "jsonl":
                 for rows in _blocks(window, encoding):
@@ -418,7 +418,7 @@ def source(
     return made
 
 
-def _blocks(window: Window, encoding: str) -> Iterator[list[bytes]]:
+def _blocks(window: LineWindow, encoding: str) -> Iterator[list[bytes]]:
     """Yields the records of a window in blocks, in UTF-8."""
     cuts = np.searchsorted(
         window.ends, np.arange(_BLOCK_NBYTES, len(window.data) + _BLOCK_NBYTES, _BLOCK_NBYTES), "right"

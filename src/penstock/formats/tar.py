@@ -41,7 +41,7 @@ _COMPRESSED: Final = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"\x2
 _log = logging.getLogger("penstock")
 
 
-class _Index(NamedTuple):
+class _MemberIndex(NamedTuple):
     """The places of the samples of all files, one file after the other."""
 
     bounds: Integers
@@ -92,7 +92,7 @@ class TarSource(FilesSource):
         return {KEY: ArraySpec((), np.dtype("U")), **dict.fromkeys(self.fields, content)}
 
     @cached_property
-    def index(self) -> _Index:
+    def index(self) -> _MemberIndex:
         """The places of the samples."""
         shards = for_each(self.files, self.shard, self._kept)
         bounds = bounds_of(len(shard["key_ends"]) for shard in shards)
@@ -100,7 +100,7 @@ class TarSource(FilesSource):
         ends = [shard["key_ends"] + start for shard, start in zip(shards, key_bounds.tolist(), strict=False)]
         keys = np.concatenate([shard["keys"] for shard in shards])
         offsets, sizes = (np.concatenate([self._columns(shard, name) for shard in shards]) for name in _PLACES)
-        return _Index(bounds, keys, np.concatenate([[0], *ends]), offsets, sizes)
+        return _MemberIndex(bounds, keys, np.concatenate([[0], *ends]), offsets, sizes)
 
     def shard(self, file: File) -> _recordindex.Arrays:
         """The places of the samples of one file; see `_indexed`."""

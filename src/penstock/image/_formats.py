@@ -136,7 +136,7 @@ def truncated(data: memoryview, where: str = "") -> ImageError:
     )
 
 
-class Frame(NamedTuple):
+class JpegFrame(NamedTuple):
     """Facts of a JPEG that its codec does not report."""
 
     height: int
@@ -151,7 +151,7 @@ class Frame(NamedTuple):
     """Whether its coefficients are kept until the last scan."""
 
 
-def jpeg_frame(data: memoryview) -> Frame:
+def jpeg_frame(data: memoryview) -> JpegFrame:
     """Returns the frame header of a JPEG.
 
     Raises:
@@ -168,7 +168,7 @@ def jpeg_frame(data: memoryview) -> Frame:
                 height, width, channels = struct.unpack_from(">HHB", raw, frame + 5)
                 is_one_scan = raw[frame + 1] in (0xC0, 0xC1) and raw[at + 4] == channels
                 is_progressive = raw[frame + 1] in (0xC2, 0xC6, 0xCA, 0xCE)
-                return Frame(height, width, end, is_one_scan, is_adobe, is_progressive)
+                return JpegFrame(height, width, end, is_one_scan, is_adobe, is_progressive)
     except (IndexError, struct.error):
         raise truncated(data, "within its header") from None
     raise ImageError("a damaged JPEG (no size before its pixels). Fetch the file again.")

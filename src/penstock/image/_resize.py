@@ -119,7 +119,7 @@ class Resizing:
             math.ceil((out_columns.stop - out_columns.start) * width / (columns.stop - columns.start)),
         )
 
-    def _place(self, height: int, width: int) -> "_Place":
+    def _place(self, height: int, width: int) -> "_ResizedPlace":
         """Returns the used part of the image and its place. In float32, because Keras's rounding can decide a pixel."""
         target_height, target_width = self.size
         image, out = (slice(0, height), slice(0, width)), (slice(0, target_height), slice(0, target_width))
@@ -133,7 +133,7 @@ class Resizing:
             tall, wide = float32(height) / ratio, float32(width) / ratio
             top, left = int((float32(target_height) - tall) / 2), int((float32(target_width) - wide) / 2)
             out = _from(max(0, top), max(1, int(tall))), _from(max(0, left), max(1, int(wide)))
-        return _Place(image, out)
+        return _ResizedPlace(image, out)
 
     def _interpolate(self, image: Array, out: Array) -> None:
         height, width = out.shape[:2]
@@ -157,7 +157,7 @@ class Resizing:
                 _store(floats, out)
 
 
-class _Place(NamedTuple):
+class _ResizedPlace(NamedTuple):
     image: tuple[slice, slice]
     out: tuple[slice, slice]
 

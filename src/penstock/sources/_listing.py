@@ -219,7 +219,7 @@ def listed_remotely(
 
 
 @dataclass(frozen=True)
-class _Part:
+class _PatternPart:
     """The files of one folder."""
 
     folder: str
@@ -228,9 +228,9 @@ class _Part:
     count: int
 
 
-def _walked(base: str, folder: str, extensions: tuple[str, ...], follow_links: bool) -> list[_Part]:
+def _walked(base: str, folder: str, extensions: tuple[str, ...], follow_links: bool) -> list[_PatternPart]:
     """Returns the files below one folder, sorted by folder."""
-    parts: list[_Part] = []
+    parts: list[_PatternPart] = []
     waiting: list[tuple[str, _Places]] = [(folder, frozenset())]
     while waiting:
         below, above = waiting.pop()
@@ -257,7 +257,7 @@ def _walked(base: str, folder: str, extensions: tuple[str, ...], follow_links: b
             ) from error
         if names:
             names.sort()
-            parts.append(_Part(below, packed(names), len(names)))
+            parts.append(_PatternPart(below, packed(names), len(names)))
     parts.sort(key=lambda part: part.folder)
     return parts
 

@@ -154,7 +154,7 @@ class File:
             buffer_nbytes: Size of the buffer of a local file.
             opened: An earlier result of `open`, to skip its check.
         """
-        stream = _Stream(opened or self.open(), self.nbytes)
+        stream = _FileStream(opened or self.open(), self.nbytes)
         return io.BufferedReader(stream, buffer_nbytes if self.is_local else 8 << 20)
 
     def scan(self) -> io.BufferedIOBase:
@@ -621,7 +621,7 @@ class LocalFile:
             _close(self.descriptor)
 
 
-class _Stream(io.RawIOBase):
+class _FileStream(io.RawIOBase):
     """An open file as a Python file object, for other libraries."""
 
     def __init__(self, file: ByteSource, nbytes: int) -> None:
@@ -648,7 +648,7 @@ class _Stream(io.RawIOBase):
         return count
 
 
-class _Scan(_Stream):
+class _Scan(_FileStream):
     """A remote file whose reads are requests of growing size as long as they are near each other.
 
     Heads of small members come many in a request. After a jump the next head is requested alone.

@@ -246,7 +246,7 @@ class _SystemFile:
             )
 
 
-class Settings(NamedTuple):
+class FsspecSettings(NamedTuple):
     """The settings of fsspec that another process needs to read from a file system."""
 
     protocol: str
@@ -256,7 +256,7 @@ class Settings(NamedTuple):
     """Entries of `fsspec.config.conf` for the class, by protocol."""
 
     @classmethod
-    def of(cls, protocol: str) -> "Settings":
+    def of(cls, protocol: str) -> "FsspecSettings":
         """Returns the settings of this process.
 
         Raises:
@@ -300,12 +300,12 @@ def sent(urls: Sequence[str], kind: Callable[..., T], values: tuple[Any, ...]) -
         return None
     protocols = sorted({protocol for url in urls for protocol in protocols_of(url)})
     for protocol in protocols:
-        if (Settings, protocol) not in trip.found:
-            trip.found[Settings, protocol] = Settings.of(protocol)
-    return arrive, (tuple(trip.found[Settings, protocol] for protocol in protocols), kind, values)
+        if (FsspecSettings, protocol) not in trip.found:
+            trip.found[FsspecSettings, protocol] = FsspecSettings.of(protocol)
+    return arrive, (tuple(trip.found[FsspecSettings, protocol] for protocol in protocols), kind, values)
 
 
-def arrive(settings: Sequence[Settings], kind: Callable[..., T], values: tuple[Any, ...]) -> T:
+def arrive(settings: Sequence[FsspecSettings], kind: Callable[..., T], values: tuple[Any, ...]) -> T:
     """Makes an object that names URLs in another process, after adopting the settings of the sender."""
     for each in settings:
         each.adopt()

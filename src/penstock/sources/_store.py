@@ -85,7 +85,7 @@ class StoreError(OSError):
         self.status = status
 
 
-class Found(NamedTuple):
+class Listed(NamedTuple):
     """An object in a listing."""
 
     url: str
@@ -133,7 +133,7 @@ def put(url: str, file: Any, options: StorageOptions | None) -> None:
     _asked(lambda: obstore.put(store, key, file))
 
 
-def matches(pattern: str, options: StorageOptions | None) -> list[Found] | None:
+def matches(pattern: str, options: StorageOptions | None) -> list[Listed] | None:
     """Returns the objects that match a pattern, from one listing, sorted by URL; None if the server has no listing.
 
     `*` and `?` match within a part of the path, `**` over several.
@@ -148,13 +148,13 @@ def matches(pattern: str, options: StorageOptions | None) -> list[Found] | None:
     fixed = key[: next(at for at in range(len(key)) if glob.has_magic(key[at]))].rpartition("/")[0]
     is_match = _regex(key).fullmatch
 
-    def found() -> Iterator[Found]:
+    def found() -> Iterator[Listed]:
         for some in obstore.list(store, prefix=fixed or None):
             for meta in some:
                 if is_match(meta["path"]):
-                    yield Found(root + meta["path"], int(meta["size"]), _version(meta))
+                    yield Listed(root + meta["path"], int(meta["size"]), _version(meta))
 
-    listed: list[Found] = _asked(lambda: sorted(found()))
+    listed: list[Listed] = _asked(lambda: sorted(found()))
     return listed
 
 
