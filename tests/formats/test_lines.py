@@ -308,6 +308,20 @@ def test_types_are_those_of_the_rows_or_as_said(tmp_path):
     }
 
 
+def test_every_dtype_that_numbers_have_can_be_read_from_text(tmp_path):
+    csv = written(tmp_path / "a.csv", "x", "5", "7")
+    rows = written(tmp_path / "a.jsonl", '{"x": 5, "s": {"l": [5]}}', '{"x": 7, "s": {"l": [7]}}')
+    for dtype in ("u1", "i2", "i4", "f2", "f4", "m8[s]", "m8[ns]"):
+        want = np.array([5, 7], dtype)
+        for found in (
+            [element["x"] for element in ps.from_csv(csv, dtypes={"x": dtype})],
+            [element["x"] for element in ps.from_jsonl(rows, columns=["x"], dtypes={"x": dtype})],
+            [element["s"]["l"][0] for element in ps.from_jsonl(rows, columns=["s"], dtypes={"s.l": dtype})],
+        ):
+            assert [each.dtype for each in found] == [want.dtype] * 2
+            np.testing.assert_array_equal(found, want)
+
+
 def test_times_in_csv_are_numbers_or_refused_as_the_user_says(tmp_path):
     path = written(tmp_path / "a.csv", "t,d", "1970-01-01 00:00:01,1970-01-03")
     for dtype in ("int64", "int32", "float64"):

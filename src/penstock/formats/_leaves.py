@@ -305,9 +305,10 @@ def require_casts(verb: str, url: str, types: Mapping[str, Any], leaves: Sequenc
             for name in leaf.origin[1:]:
                 values = field_of(values, name)
             if not is_castable(values.type, leaf.spec, leaf.unit):
+                dtype = leaf.spec.dtype if leaf.spec.dtype.itemsize else "text"
                 raise SpecError(
                     f"{verb}(dtypes=): column {leaf.name!r} of {url} is {values.type}, of which no value can be read "
-                    f"as {leaf.spec.dtype}. Name another dtype, or leave the column out with columns=[...]."
+                    f"as {dtype}. Name another dtype, or leave the column out with columns=[...]."
                 )
 
 

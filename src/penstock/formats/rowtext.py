@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
+import pyarrow.types as kinds
 
 from penstock.base._errors import ArgumentError, SourceError, SpecError
 from penstock.base._spec import Spec
@@ -292,7 +293,8 @@ class OpenRowSource(RecordFilesReader):
         self._headers = list(dict.fromkeys(headers))
         self._header_of = np.array([self._headers.index(header) for header in headers])
         """The header of each file."""
-        self._schema = pa.schema(list(source._types.items()))
+        kind = source.format.kind
+        self._schema = pa.schema([(name, _parsable(kind, each)) for name, each in source._types.items()])
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests, and parses the rows of each piece of memory together.
@@ -431,6 +433,17 @@ def _blocks(window: LineWindow, encoding: str) -> Iterator[list[bytes]]:
             rows = [window.data[start:end] for start, end in spans]
             yield rows if encoding == "utf-8" else [row.decode(encoding, "replace").encode() for row in rows]
         first = last
+
+
+def _parsable(form: str, kind: Any) -> Any:
+    """The type as which pyarrow parses values of a type; `decoded` casts them."""
+    if kinds.is_struct(kind):
+        return pa.struct([(part.name, _parsable(form, part.type)) for part in kind])
+    if is_list(kind):
+        return pa.list_(_parsable(form, kind.value_type))
+    if kinds.is_float16(kind):
+        return pa.float64()
+    return pa.int64() if form == "jsonl" and kinds.is_duration(kind) else kind
 
 
 def _as_text(value: Any, kind: Any) -> Any:
