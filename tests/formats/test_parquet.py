@@ -471,6 +471,46 @@ def test_counts_of_levels_that_do_not_fit_a_column_are_an_error_that_names_the_f
     assert ps.from_parquet(path, columns=["y"])[109] == {"y": 109}
 
 
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_a_file_without_row_groups_has_no_elements(tmp_path, name):
+    schema = pa.schema([("x", pa.int64()), ("t", pa.string())])
+    with (pq.ParquetWriter if name == "a.parquet" else pa.ipc.new_file)(str(tmp_path / name), schema):
+        pass
+    ds = dataset(tmp_path / name)
+    assert ds.element_spec == {"x": ps.ArraySpec((), "int64"), "t": ps.ArraySpec((), "U")}
+    assert len(ds) == 0
+    assert list(ds) == []
+    saved(tmp_path / f"b{name}", pa.table({"x": [1], "t": ["a"]}))
+    assert list(dataset([tmp_path / name, tmp_path / f"b{name}", tmp_path / name])) == [{"x": 1, "t": "a"}]
+
+
+@pytest.mark.parametrize("column", ["x", "t", "k", "l"])
+def test_pages_with_fewer_rows_than_the_footer_says_are_damage(tmp_path, column):
+    content = pa.table({"x": range(77), "t": map(str, range(77)), "k": ["a", "b"] * 38 + ["a"], "l": [[1]] * 77})
+    pq.write_table(content, tmp_path / "a.parquet", use_dictionary=["k"], write_statistics=False)
+    whole = (tmp_path / "a.parquet").read_bytes()
+    size = int.from_bytes(whole[-8:-4], "little")
+    footer = whole[-8 - size :].replace(b"\x9a\x01", b"\x9c\x01")  # 77 and 78, in Thrift's compact protocol
+    (tmp_path / "a.parquet").write_bytes(whole[: -8 - size] + footer)
+    ds = ps.from_parquet(tmp_path / "a.parquet", columns=[column])
+    assert len(ds) == 78
+    for index in (0, 77):
+        with pytest.raises(
+            ps.SourceError, match=r"a\.parquet (is damaged: the pages .* \(77\).*\(78\)|cannot be read)"
+        ):
+            ds[index]
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_names_of_fields_that_are_no_text_are_an_error_that_names_the_file(tmp_path, name):
+    path = saved(tmp_path / name, pa.table({"x": [{"qzqz": 1, "o": [{"zqzq": 2}]}]}))
+    whole = path.read_bytes()
+    for field in (b"qzqz", b"zqzq"):
+        path.write_bytes(whole.replace(field, b"\xff" + field[1:]))
+        with pytest.raises(ps.SourceError, match=rf"{name} cannot be read: .*codec can't decode byte 0xff"):
+            _ = dataset(path).element_spec
+
+
 @pytest.mark.usefixtures("leaves_nothing_behind")
 def test_a_thread_waits_until_there_is_room_for_what_it_needs(tmp_path, monkeypatch):
     source = dataset(saved(tmp_path / "a.parquet", pa.table({"x": np.arange(3000)}), 1000))._node.data

@@ -245,7 +245,7 @@ class TableSource(Tabular, FilesSource):
             nbytes,
             work_nbytes,
             is_mapped,
-            facts.reshape(len(counts), -1, 2),
+            facts.reshape(len(counts), len(leaves) if self.kind == "parquet" else 0, 2),
         )
 
     @property
@@ -522,6 +522,8 @@ def _read_facts(kind: Kind, file: File, columns: Sequence[str] | None) -> _Foote
         if twice := [name for name in wanted if wanted.count(name) > 1]:
             chosen(f"from_{kind}", "columns", twice[:1], file.url, schema.names)  # refuses it
         types = {name: schema.field(name).type for name in wanted}
+        for each in types.values():
+            _require_names(each)
         if kind == "arrow":
             return _Footer(schema.names, types, schema=schema)
         rows = [reader.metadata.row_group(number).num_rows for number in range(reader.num_row_groups)]
@@ -529,6 +531,17 @@ def _read_facts(kind: Kind, file: File, columns: Sequence[str] | None) -> _Foote
             raise SourceError(f"{file.url} is damaged: a row group has {unlikely[0]:,} rows.")
         numbers = {path: number for path, number in stored_numbers(schema).items() if path[0] in types}
         return _Footer(schema.names, types, rows, stored=stored_chunks(file, numbers, types))
+
+
+def _require_names(kind: Any) -> None:
+    """Reads the names of all fields.
+
+    Raises:
+        UnicodeDecodeError: One is no text.
+    """
+    for number in range(kind.num_fields):
+        _ = kind.field(number).name
+        _require_names(kind.field(number).type)
 
 
 def _form_of(chunk: ColumnChunk) -> int:
@@ -605,7 +618,7 @@ def _read_group(
         facts: See `_Groups.facts`.
 
     Raises:
-        SourceError: Text takes much more memory than the footer says.
+        SourceError: Text takes much more memory than the footer says, or there is another number of rows.
     """
     sizes, forms = facts.T.tolist()
     with ExitStack() as stack:
@@ -638,6 +651,8 @@ def _read_group(
             row, step = 0, min(rows, FIRST_ROWS) if texts else rows
             names = [paths[place] for place in places]
             for batch in reader.iter_batches(max(1, min(step, count)), [number], columns=names, use_threads=False):
+                if row + batch.num_rows > count:
+                    raise _other_rows(file, number, row + batch.num_rows, count)
                 for place in places:
                     part = decoded(batch, leaves[place], row)
                     if place not in found:
@@ -657,12 +672,21 @@ def _read_group(
                     step = min(2 * step, rows)
                     reader.reader.set_batch_size(max(1, step))
                 del batch, part
+            if row != count:
+                raise _other_rows(file, number, row, count)
         for place, leaf in enumerate(leaves):
             if place not in found:  # the file lacks it, or has no rows
                 found[place] = decoded(pa.record_batch([pa.nulls(count)], [""]), leaf)
     if sum(sizes) >= PIECE_NBYTES:
         pa.default_memory_pool().release_unused()
     return [found[place] for place in range(len(leaves))]
+
+
+def _other_rows(file: File, number: int, found: int, said: int) -> SourceError:
+    return SourceError(
+        f"{file.url} is damaged: the pages of row group {number} have another number of rows ({found:,}) than its "
+        f"footer says ({said:,})."
+    )
 
 
 def _most_rows(probe: Any, number: int, path: str, form: int, nbytes: int) -> int:
