@@ -150,7 +150,7 @@ class _Worker:
         self._pid = os.getpid()
         self._claim, status = own_words(words, number)
         self._status = WorkerStatus(status)
-        self._tasks: dict[int, _Task] = {}
+        self._tasks: dict[int, _OpenTask] = {}
         self._poll = select.poll()
         self._poll.register(units, select.POLLIN)
         self._poll.register(control, select.POLLIN)
@@ -177,7 +177,7 @@ class _Worker:
             task = self._tasks.get(task_number) or self._task(task_number)
             self._answer(number, task, unit.slot, has_message=self._run(number, task, unit))
 
-    def _answer(self, number: int, task: "_Task", slot: int, *, has_message: bool) -> None:
+    def _answer(self, number: int, task: "_OpenTask", slot: int, *, has_message: bool) -> None:
         """Answers a unit, and wakes the parent if it was the last one of its slot. In this order: see `_task_queue`."""
         os.write(self._answers, ANSWER.pack(number, self._number, has_message))
         if native.count_down(task.header, count_place(slot), 1) <= 0:
@@ -198,18 +198,18 @@ class _Worker:
             return False
         message = pickle.loads(data)
         if isinstance(message, Opening):
-            self._tasks[message.task] = _Task(message, descriptors)
+            self._tasks[message.task] = _OpenTask(message, descriptors)
         else:
             self._tasks.pop(message.task, None)
         return True
 
-    def _task(self, number: int) -> "_Task":
+    def _task(self, number: int) -> "_OpenTask":
         while number not in self._tasks:
             if not self._take_message():
                 raise BrokenPipeError
         return self._tasks[number]
 
-    def _run(self, number: int, task: "_Task", unit: Unit) -> bool:
+    def _run(self, number: int, task: "_OpenTask", unit: Unit) -> bool:
         """Runs a unit. Sends its rows, failures or error, and returns whether there are any."""
         self._status.failures.clear()
         if unit.generation <= task.header[0]:
@@ -243,7 +243,7 @@ class _Worker:
         if os.getpid() != self._pid:
             os._exit(0)
 
-    def _load(self, task: "_Task", unit: Unit) -> None:
+    def _load(self, task: "_OpenTask", unit: Unit) -> None:
         before, resident, began = set(sys.modules), _resident_nbytes(), time.perf_counter()
         with reading_with(RetryBudget(task.header, unit.generation, task.timeout_s)):  # loading may read files
             task.load(self._shared, self._status, self._number)
@@ -252,7 +252,7 @@ class _Worker:
             cost = time.perf_counter() - began, _resident_nbytes() - resident
             self._send("imported", task.number, (imported, *cost))
 
-    def _report_clock(self, task: "_Task") -> None:
+    def _report_clock(self, task: "_OpenTask") -> None:
         clock, task.clock = task.clock, None
         if clock is not None and clock.finds_it_free and not task.uses_globals:
             self._send("free", task.number, None)
@@ -276,7 +276,7 @@ class _Worker:
 
 
 @final
-class _Task:
+class _OpenTask:
     """A task in a worker, loaded when its first unit runs."""
 
     def __init__(self, opening: Opening, descriptors: list[int]) -> None:
