@@ -19,7 +19,7 @@ from penstock.testing import SourceTests
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
-from penstock.formats import _arrowsizes, _columns, parquet  # noqa: E402  # they need pyarrow
+from penstock.formats import _arrowsizes, _columns, _parquetfooter, parquet  # noqa: E402  # they need pyarrow
 
 RNG = np.random.default_rng(0)
 
@@ -296,7 +296,7 @@ def test_text_that_rows_share_is_in_memory_once(tmp_path, kind, name):
 @pytest.mark.parametrize("encoding", ["dictionary and plain", "DELTA_BYTE_ARRAY"])
 def test_text_that_takes_much_more_than_the_footer_says_is_refused(tmp_path, monkeypatch, encoding):
     monkeypatch.setattr(parquet, "KEPT_NBYTES", 1 << 20)
-    monkeypatch.setattr(parquet, "DICTIONARY_NBYTES", 1000)
+    monkeypatch.setattr(_parquetfooter, "DICTIONARY_NBYTES", 1000)
     long = "a" * 20_000
     options = {"use_dictionary": False, "column_encoding": {"x": encoding}} if "DELTA" in encoding else {}
     pq.write_table(pa.table({"x": [long] * 500}), tmp_path / "a.parquet", **options)
@@ -323,7 +323,7 @@ def test_text_is_bounded_by_what_the_pages_have_and_not_by_what_the_footer_claim
     rows = [long if i > 100 else long[:-1] + "b" for i in range(count)]
     options = {"use_dictionary": False, "column_encoding": {"x": stored}} if "DELTA" in stored else {}
     if "plain" in stored:
-        monkeypatch.setattr(parquet, "DICTIONARY_NBYTES", 1000)
+        monkeypatch.setattr(_parquetfooter, "DICTIONARY_NBYTES", 1000)
     pq.write_table(pa.table({"x": rows}), tmp_path / "a.parquet", **options)
     find = parquet.stored_chunks
 
@@ -344,7 +344,7 @@ def test_text_is_bounded_by_what_the_pages_have_and_not_by_what_the_footer_claim
     ds = ps.from_parquet("memory://texts/a.parquet" if place == "remote" else tmp_path / "a.parquet")
     with contextlib.suppress(ps.SourceError):  # that it repeats long texts
         assert ds[7] == {"x": rows[7]}
-    assert max(most) < 3 << 20
+    assert max(most, default=0) < 3 << 20  # Arrow makes no dictionary of common prefixes
 
 
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])

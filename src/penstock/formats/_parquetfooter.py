@@ -8,8 +8,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from penstock.base._errors import SourceError, SpecError
 from penstock.formats._columns import spec_of
+from penstock.formats._leaves import Leaf
 from penstock.sources._openfile import File
 
 _FALSE, _BYTES, _LIST, _SET, _STRUCT = 2, 8, 9, 10, 12
@@ -28,6 +31,12 @@ _COLUMN_KEY: Final = re.compile(
     rb"(?:\x2c|\x0c\x04)(?:\x19|\x09\x02)[\x08\x18\x28\x38\x48\x58\x68\x78\x88\x98\xa8\xb8\xc8\xd8\xe8\xf8]"
 )
 """In a footer: how the key of an encrypted column may begin. Other things may too."""
+_PLAIN_DICTIONARY, _DELTA_LENGTHS, _DELTA_BYTE_ARRAY, _RLE_DICTIONARY = 2, 6, 7, 8
+DICTIONARY_NBYTES: Final = 2 << 20
+"""Writers limit dictionaries to a MiB. Chunks with much more than that also have text outside of the dictionary, which
+takes ten times as long to read into one."""
+SHARED, PLAIN, PREFIXED = 1, 2, 3
+"""The forms of text: in a dictionary, as it is, and with common prefixes."""
 
 
 class ColumnChunk(NamedTuple):
@@ -99,6 +108,32 @@ def stored_chunks(
                 "columns=[...], or write the file without encryption."
             )
     return found
+
+
+def form_of(chunk: ColumnChunk) -> int:
+    """How the values of a column chunk may repeat long text, as the footer says; 0 if they are no text."""
+    if not chunk.is_of_bytes:
+        return 0
+    if _DELTA_BYTE_ARRAY in chunk.encodings:
+        return PREFIXED
+    # Arrow reads no pages with lengths into a dictionary.
+    is_shared = {_PLAIN_DICTIONARY, _RLE_DICTIONARY} & set(chunk.encodings) and _DELTA_LENGTHS not in chunk.encodings
+    return SHARED if is_shared and chunk.nbytes <= 8 * chunk.value_count + DICTIONARY_NBYTES else PLAIN
+
+
+def leaf_size(leaf: Leaf, row_count: int, stored: Sequence[ColumnChunk] | None, number: int) -> int:
+    """Returns the bytes of a leaf of a row group: exact for numbers, an estimate for text, bytes and lists."""
+    spec = leaf.spec
+    if spec.is_bounded:
+        return row_count * (spec.nbytes or 0)
+    nbytes = 8 * (row_count + 1)
+    if stored is None:
+        return nbytes
+    chunk = stored[number]
+    if chunk.is_of_bytes:
+        return nbytes + chunk.nbytes + 8 * chunk.value_count * len(spec.shape)
+    of_bytes = chunk.is_of_fixed_bytes and spec.dtype == np.uint8
+    return nbytes + chunk.value_count * spec.dtype.itemsize * (spec.shape[-1] or 1 if of_bytes else 1)
 
 
 def _is_of_one_size(kind: Any) -> bool:

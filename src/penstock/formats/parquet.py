@@ -38,7 +38,7 @@ from penstock.formats._leaves import (
     require_casts,
     stored_numbers,
 )
-from penstock.formats._parquetfooter import ColumnChunk, stored_chunks
+from penstock.formats._parquetfooter import PLAIN, PREFIXED, SHARED, ColumnChunk, form_of, leaf_size, stored_chunks
 from penstock.formats._tablekinds import Kind, require_kind
 from penstock.plan._source import Read
 from penstock.sources._blocks import CachedFile
@@ -67,17 +67,12 @@ USED_SHARE: Final = 0.05
 """If a smaller part of the decoded rows was requested, a warning says so."""
 KEPT_FOOTERS: Final = 64
 """Footers of remote files that are kept in a process."""
-DICTIONARY_NBYTES: Final = 2 << 20
-"""Writers limit dictionaries to a MiB. Chunks with much more than that also have text outside of the dictionary, which
-takes ten times as long to read into one."""
 FIRST_ROWS: Final = 64
 """Rows of text that are decoded at once, while nothing is known of the size of values: they may repeat a long one."""
 MOST_ROWS: Final = 1 << 40
 """No group has more."""
 HEADER_NBYTES: Final = 4 << 10
 """Bytes that are read at once for the headers of record batches."""
-_SHARED, _PLAIN, _PREFIXED = 1, 2, 3
-_PLAIN_DICTIONARY, _DELTA_BYTE_ARRAY, _RLE_DICTIONARY = 2, 7, 8
 _MANY: Final = 1 << 62
 _measuring = threading.Lock()
 _measured = pa.proxy_memory_pool(pa.default_memory_pool())  # it has to outlive what was made in it
@@ -122,8 +117,8 @@ class _Footer(NamedTuple):
         for place, leaf in enumerate(leaves):
             stored = self.stored.get(leaf.origin)
             for number, rows in enumerate(self.rows):
-                form = 0 if stored is None or leaf.spec.is_bounded else _form_of(stored[number])
-                found[number, place] = _leaf_size(leaf, rows, stored, number), form
+                form = 0 if stored is None or leaf.spec.is_bounded else form_of(stored[number])
+                found[number, place] = leaf_size(leaf, rows, stored, number), form
         return found
 
 
@@ -544,31 +539,6 @@ def _require_names(kind: Any) -> None:
         _require_names(kind.field(number).type)
 
 
-def _form_of(chunk: ColumnChunk) -> int:
-    """How the values of a column chunk may repeat long text, as the footer says; 0 if they are no text."""
-    if not chunk.is_of_bytes:
-        return 0
-    if _DELTA_BYTE_ARRAY in chunk.encodings:
-        return _PREFIXED
-    has_dictionary = {_PLAIN_DICTIONARY, _RLE_DICTIONARY} & set(chunk.encodings)
-    return _SHARED if has_dictionary and chunk.nbytes <= 8 * chunk.value_count + DICTIONARY_NBYTES else _PLAIN
-
-
-def _leaf_size(leaf: Leaf, row_count: int, stored: Sequence[ColumnChunk] | None, number: int) -> int:
-    """Returns the bytes of a leaf of a row group: exact for numbers, an estimate for text, bytes and lists."""
-    spec = leaf.spec
-    if spec.is_bounded:
-        return row_count * (spec.nbytes or 0)
-    nbytes = 8 * (row_count + 1)
-    if stored is None:
-        return nbytes
-    chunk = stored[number]
-    if chunk.is_of_bytes:
-        return nbytes + chunk.nbytes + 8 * chunk.value_count * len(spec.shape)
-    of_bytes = chunk.is_of_fixed_bytes and spec.dtype == np.uint8
-    return nbytes + chunk.value_count * spec.dtype.itemsize * (spec.shape[-1] or 1 if of_bytes else 1)
-
-
 def _first_batch(file: File, leaves: Sequence[Leaf], told: Sequence[RecordBatch]) -> tuple[bool, float]:
     """Reads the first record batch of a file, to learn the costs of all.
 
@@ -630,13 +600,14 @@ def _read_group(
             if leaf.origin in numbers
         }
         count = reader.metadata.row_group(number).num_rows
-        most = dict.fromkeys(filter(forms.__getitem__, paths), FIRST_ROWS)
-        if most and count > FIRST_ROWS:
-            names = [paths[place] for place in most]
+        shared = [place for place in paths if forms[place] == SHARED]
+        most = {place: FIRST_ROWS for place in paths if forms[place] in (PLAIN, PREFIXED)}
+        plain_texts = [place for place in most if forms[place] == PLAIN]
+        if plain_texts and count > FIRST_ROWS:
+            names = [paths[place] for place in plain_texts]
             with _opened("parquet", file, footer=footer, shared=names, is_part=True) as probe:
-                for place in (place for place in most if forms[place] != _PREFIXED):
-                    most[place] = _most_rows(probe, number, paths[place], forms[place], sizes[place])
-        shared = [place for place in most if forms[place] == _SHARED and most[place] > FIRST_ROWS]
+                for place in plain_texts:
+                    most[place] = _most_rows(probe, number, paths[place], sizes[place])
         if shared:
             kept = [paths[place] for place in shared]
             reader = stack.enter_context(_opened("parquet", file, footer=footer, shared=kept))
@@ -647,7 +618,7 @@ def _read_group(
             if places[0] not in shared:
                 rows = rows * PIECE_NBYTES // max(1, *(sizes[place] for place in places))
                 rows = min(rows, *(most.get(place, _MANY) for place in places))
-            texts = [place for place in places if place in most and place not in shared]
+            texts = [place for place in places if place in most]
             row, step = 0, min(rows, FIRST_ROWS) if texts else rows
             names = [paths[place] for place in places]
             for batch in reader.iter_batches(max(1, min(step, count)), [number], columns=names, use_threads=False):
@@ -689,14 +660,16 @@ def _other_rows(file: File, number: int, found: int, said: int) -> SourceError:
     )
 
 
-def _most_rows(probe: Any, number: int, path: str, form: int, nbytes: int) -> int:
+def _most_rows(probe: Any, number: int, path: str, nbytes: int) -> int:
     """The rows of text that can be decoded at once if each has the longest one that the column may repeat.
+
+    The footer names no dictionary, but the pages are what counts. Where it does name one, text is read into one, which
+    does not repeat it.
 
     Args:
         probe: The open file, whose text stays in dictionaries.
         number: The row group.
         path: The column.
-        form: See `_form_of`. The pages may differ from what the footer says, and are what counts.
         nbytes: The memory of the column, as the footer says.
     """
     try:
@@ -716,7 +689,7 @@ def _most_rows(probe: Any, number: int, path: str, form: int, nbytes: int) -> in
     sizes = pc.binary_length(values.dictionary)
     if (pc.sum(sizes).as_py() or 0) > nbytes:  # more than is stored: they have common prefixes
         return FIRST_ROWS
-    return _MANY if form == _SHARED else WORK_NBYTES // max(1, pc.max(sizes).as_py() or 1)
+    return WORK_NBYTES // max(1, pc.max(sizes).as_py() or 1)
 
 
 def _decoded(reader: Any, number: int, file: File, leaves: Sequence[Leaf], *, is_mapped: bool) -> list[AnyColumn]:
