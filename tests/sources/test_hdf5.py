@@ -40,6 +40,25 @@ def test_a_chunk_that_is_larger_than_the_limit_is_refused_before_it_is_decoded(t
         assert loader.projected_nbytes >= 128 << 20
 
 
+def test_a_chunk_without_room_for_its_checksum_is_an_error_and_the_others_are_read(tmp_path):
+    """HDF5 reads before its first byte, which is a segmentation fault."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        made = file.create_dataset(
+            "x", data=np.arange(21).reshape(7, 3), chunks=(2, 3), compression="gzip", fletcher32=True
+        )
+        size = made.id.get_chunk_info_by_coord((4, 0)).size
+    whole = (tmp_path / "a.h5").read_bytes()
+    key = bytes(4) + (4).to_bytes(8, "little") + bytes(16)  # of the chunk in its tree, behind its size
+    for wrong in (0, 3):
+        assert whole.count(size.to_bytes(4, "little") + key) == 1
+        bad = whole.replace(size.to_bytes(4, "little") + key, wrong.to_bytes(4, "little") + key)
+        (tmp_path / "a.h5").write_bytes(bad)
+        ds = ps.from_hdf5(tmp_path / "a.h5")
+        assert [ds[index]["x"].tolist() for index in (3, 6)] == [[9, 10, 11], [18, 19, 20]]
+        with pytest.raises(ps.SourceError, match=rf"a\.h5/x\[5\] .* chunk at \(4, 0\) has {wrong} bytes, too few for"):
+            ds[5]
+
+
 def test_user_may_close_the_file(tmp_path):
     with h5py.File(saved(tmp_path / "ds.h5", np.arange(10))) as file:
         ds = ps.from_arrays({"x": file["group/x"], "y": np.arange(10)})

@@ -4,12 +4,13 @@ HDF5 runs one call at a time in a process, and an open object must not cross to 
 names. `open` gives an object that opens the file read-only and reads under h5py's own lock.
 """
 
+import itertools
 import math
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Final, final
 
 import h5py
 import numpy as np
@@ -29,6 +30,9 @@ from penstock.memory._rows import Indices
 from penstock.sources._hdf5files import require_inside
 from penstock.sources._openfile import stamp
 from penstock.sources.arrays import NamedSource
+
+_CHECKSUM_NBYTES: Final = 4
+"""Of the filter fletcher32, at the end of a stored chunk."""
 
 
 @contextmanager
@@ -179,6 +183,8 @@ class OpenHdf5Source:
         for run in np.split(order, breaks):
             first, last = int(indices[run[0]]), int(indices[run[-1]])
             try:
+                if data.fletcher32:
+                    _require_checksums(data, first, last)
                 rows = data[first : last + 1]
             except Exception as error:  # what h5py raises for damage has many types
                 raise SourceError(f"{self._source.describe(first)} to row {last} cannot be read: {error}") from error
@@ -223,6 +229,23 @@ class OpenHdf5Source:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+
+def _require_checksums(data: Any, first: int, last: int) -> None:
+    """Refuses chunks of rows that are too short for their checksums: HDF5 ends the process, for it reads before them.
+
+    Raises:
+        ValueError: One is too short, or the checksum is of something that a chunk has to be decompressed for.
+    """
+    plan = data.id.get_create_plist()
+    if plan.get_filter(plan.get_nfilters() - 1)[0] != h5py.h5z.FILTER_FLETCHER32:
+        raise ValueError("its checksums (fletcher32) are not the last filter")
+    starts = [range(0, size, step) for size, step in zip(data.shape, data.chunks, strict=True)]
+    starts[0] = range(first // data.chunks[0] * data.chunks[0], last + 1, data.chunks[0])
+    for place in itertools.product(*starts):
+        chunk = data.id.get_chunk_info_by_coord(place)
+        if chunk.byte_offset is not None and chunk.size < _CHECKSUM_NBYTES:
+            raise ValueError(f"its chunk at {place} has {chunk.size} bytes, too few for its checksum (fletcher32)")
 
 
 def from_dataset(data: Any, *, is_checked: bool = False) -> Hdf5Source:
