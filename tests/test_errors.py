@@ -218,7 +218,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: ps.range(3)["x"],
         TypeError,
         (
-            r"A dataset is indexed by an integer or a slice, not by 'x', a str\. For a part of each element: "
+            r"A dataset is indexed by an integer, a slice or an array, not by 'x', a str\. For a part of each element: "
             r"map\(lambda element: element\['x'\]\)\."
         ),
     ),

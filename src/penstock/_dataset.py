@@ -52,6 +52,7 @@ from penstock.plan._cautions import (
     caution_windows,
     was_read,
 )
+from penstock.plan._combine import Concatenate
 from penstock.plan._fields import Fields
 from penstock.plan._filter import Filter, FlatMap
 from penstock.plan._index import Repeat, Select, Shuffle, repeats, scatters_overlaps, sliced
@@ -59,6 +60,7 @@ from penstock.plan._map import Map, function_name
 from penstock.plan._node import POSITION_LIMIT, Access, Length, Node, clear_after, finite_length, history, walk
 from penstock.plan._pack import Pack, TokenBatch
 from penstock.plan._pad import BucketByLength, PaddedBatch, Padding
+from penstock.plan._pick import Pick, picked
 from penstock.plan._reader import Reader
 from penstock.plan._sample import Sample, Weights
 from penstock.plan._split import boundaries, by_classes, by_groups, require_apart
@@ -223,32 +225,45 @@ class Dataset(NoArray):
     @overload
     def __getitem__(self, index: SupportsIndex) -> Tree: ...
     @overload
-    def __getitem__(self, index: slice) -> "Dataset": ...
-    def __getitem__(self, index: SupportsIndex | slice) -> Any:
+    def __getitem__(self, index: "slice | npt.ArrayLike") -> "Dataset": ...
+    def __getitem__(self, index: Any) -> Any:
         """Returns one element of epoch 0, or a dataset of some of them.
 
-        Random access: reads what element `index` is made of and nothing else, whatever the length.
+        An array or a list chooses as in NumPy: integers are positions, from the end if negative, and a position may
+        come several times; bools are a mask with an entry for each element. A column of pandas, Polars or Arrow counts
+        by position.
+
+        Random access: kept; one element reads what it is made of and nothing else, whatever the length. An array needs
+        it. Order: that of the array. Memory: 8 bytes for each position of an array.
 
         Raises:
-            ElementIndexError: An `IndexError`; the index is outside `[-len, len)`.
+            ArgumentTypeError: A `TypeError`; it is none of these.
+            ElementIndexError: An `IndexError`; an index is outside `[-len, len)`, or a mask has another length.
+
+        Example:
+            >>> squares = penstock.range(10).map(lambda x: x * x)
+            >>> int(squares[-1]), [int(x) for x in squares[3:5]], [int(x) for x in squares[[7, 0, 7]]]
+            (81, [9, 16], [49, 0, 49])
+            >>> is_even = np.arange(10) % 2 == 0
+            >>> [int(x) for x in squares[is_even]]
+            [0, 4, 16, 36, 64]
         """
         if isinstance(index, slice):
             return self._sliced("slice", _slice_text(index), index.start, index.stop, index.step)
-        self._require_random(f"[{index!r}]", "Take it as it comes: next(iter(ds.skip(i)))")
+        self._require_random(f"[{index!r:.40}]", "Take it as it comes: next(iter(ds.skip(i)))")
         try:
             number = operator.index(index)
         except TypeError:
-            asked: Any = index
-            given = f"{asked!r}, {type_of(asked)}."
-            if isinstance(asked, str):
-                given += f" For a part of each element: map(lambda element: element[{asked!r}])."
-            elif hasattr(asked, "__len__") and not isinstance(asked, bytes):  # perhaps a million numbers
-                cure = (
-                    "For some by their numbers: penstock.from_arrays(numbers).map(lambda i: dataset[i], "
-                    "element_spec=dataset.element_spec)."
-                )
-                given = f"{type_of(asked)}. {cure}"
-            raise ArgumentTypeError(f"A dataset is indexed by an integer or a slice, not by {given}") from None
+            if isinstance(index, list) or hasattr(index, "__array__"):
+                return Dataset(picked(self._node, index))
+            given = f"{index!r:.80}, {type_of(index)}."
+            if isinstance(index, str):
+                given += f" For a part of each element: map(lambda element: element[{index!r}])."
+            elif isinstance(index, (tuple, range)):
+                given += " For some elements: an array or a list of integers."
+            raise ArgumentTypeError(
+                f"A dataset is indexed by an integer, a slice or an array, not by {given}"
+            ) from None
         length = self._node.length
         if isinstance(length, int):
             if not -length <= number < length:
@@ -679,6 +694,42 @@ class Dataset(NoArray):
         caution_cut(node)
         return Dataset(node)
 
+    def k_folds(
+        self,
+        k: int,
+        *,
+        groups: "Labels | None" = None,
+        stratify: "Labels | None" = None,
+        seed: int | None = None,
+    ) -> list[tuple["Dataset", "Dataset"]]:
+        """Divides the elements into `k` parts, and returns for each part the others and it: `(training, validation)`.
+
+        The parts are those of `split` with `k` equal fractions, and have no element in common; parts of `windows` share
+        nothing underneath either.
+
+        Random access: kept. Order: by position within each part. Memory: as `split`, once for all folds.
+
+        Args:
+            k: How many folds, at least 2.
+            groups: See `split`.
+            stratify: See `split`.
+            seed: See `split`.
+
+        Raises:
+            ArgumentError: As `split`; or a fold would have no element.
+
+        Example:
+            >>> folds = penstock.range(6).k_folds(3)
+            >>> [([int(x) for x in train], [int(x) for x in test]) for train, test in folds]
+            [([2, 3, 4, 5], [0, 1]), ([0, 1, 4, 5], [2, 3]), ([0, 1, 2, 3], [4, 5])]
+        """
+        k = integer("k_folds", "k", k, 2)
+        parts = self.split(*[1 / k] * k, groups=groups, stratify=stratify, seed=seed)
+        if short := sum(part.length == 0 for part in parts):
+            what = "The groups are too few or too uneven" if groups is not None else f"There are {len(self)} elements"
+            raise ArgumentError(f"k_folds({k}) would leave {short} folds without an element. {what}: use a smaller k.")
+        return [(Dataset(Concatenate(tuple(each._node for each in parts if each is not part))), part) for part in parts]
+
     def split(
         self,
         *parts: float,
@@ -733,6 +784,11 @@ class Dataset(NoArray):
             raise ArgumentError(
                 "split() after repeat() would put the same element into several parts. Split first and repeat each "
                 "part."
+            )
+        if any(isinstance(each, Pick) and each.has_twins for each in walk(node, history)):
+            raise ArgumentError(
+                "split() after an array of indices that has some of them twice would put the same element into several "
+                "parts. Split first, or give each index once: ds[numpy.unique(indices)]."
             )
         if groups is not None or stratify is not None or seed is not None:
             self._require_random("split(groups=, stratify=, seed=)", "Split by range")

@@ -13,6 +13,7 @@ This shows that the order depends on nothing else.
 """
 
 import functools
+import itertools
 import math
 import zlib
 from collections.abc import Callable, Sequence
@@ -411,6 +412,16 @@ def _select(draw: st.DrawFn, p: Plan) -> Plan | None:
     )
 
 
+def _picked(draw: st.DrawFn, p: Plan) -> Plan | None:
+    count = len(p)
+    if draw(st.booleans()):
+        mask = draw(st.lists(st.booleans(), min_size=count, max_size=count))
+        chosen = p.dataset[np.array(mask, bool)]
+        return p.then(chosen, lambda epoch: list(itertools.compress(p.elements(epoch), mask)))
+    places = draw(st.lists(st.integers(-count, count - 1), max_size=9)) if count else []
+    return p.then(p.dataset[places], lambda epoch: [p.elements(epoch)[place] for place in places])
+
+
 def _split(draw: st.DrawFn, p: Plan) -> Plan | None:
     # Counts alone. Fractions and overlapping windows have tests of their own.
     first = draw(st.integers(0, len(p)))
@@ -503,7 +514,7 @@ COMMON: list[Verb] = [
     _random_map, _cast, _slice, _take, _skip, _shard, _repeat, _shuffle, _batch, _unbatch, _windows, _concatenate,
     _interleave, _cache, _select, _batched,
 ]  # fmt: skip
-VERBS: list[Verb] = [*COMMON, _map, _batch_and_unbatch, _split, _zip, _batches_of_two_sizes, _sample, _pack]
+VERBS: list[Verb] = [*COMMON, _map, _batch_and_unbatch, _picked, _split, _zip, _batches_of_two_sizes, _sample, _pack]
 MOVES: list[Verb] = [
     _cast, _slice, _take, _skip, _shard, _repeat, _shuffle, _batch, _unbatch, _windows, _concatenate, _interleave, _zip,
     _batches_of_two_sizes, _select,
