@@ -152,8 +152,8 @@ MISTAKES = [
         "For a part of each element: map(lambda element: element['x']).",
     ),
     (
-        "ps.range(9)[[1, 2]]",
-        "dataset[i], element_spec=dataset.element_spec).",
+        "ps.range(9)[1, 2]",
+        "not by (1, 2), a tuple. For some elements: an array or a list of integers.",
     ),
     (
         "ps.range(9).batch(2, True)",
@@ -529,7 +529,7 @@ MISTAKES = [
     ),
     (
         "ps.range(9).select([1, 2])",
-        "Elements by their numbers are ds[a:b], or penstock.from_arrays(numbers).map(lambda i: ds[i]).",
+        "Elements by their numbers are ds[a:b] or ds[numbers].",
     ),
     (
         "ps.ConcatDataset([ps.range(3)])",
@@ -537,7 +537,7 @@ MISTAKES = [
     ),
     (
         "ps.Subset(ps.range(9), [1])",
-        "penstock has no 'Subset': ds[a:b], or penstock.from_arrays(numbers).map(lambda i: ds[i]).",
+        "penstock has no 'Subset': ds[a:b] or ds[numbers].",
     ),
     (
         "ps.IterableDataset()",

@@ -52,7 +52,7 @@ ARGUMENTS: Final = {
 
 _COLUMNS: Final = "its columns, {'x': table['x'].to_numpy()}, go into penstock.from_arrays()"
 _READ_FILES: Final = "penstock.from_arrays((paths, labels)), and a map() that reads each file"
-SOME: Final = "ds[a:b], or penstock.from_arrays(numbers).map(lambda i: ds[i])"
+SOME: Final = "ds[a:b] or ds[numbers]"
 NAMES: Final = {
     "from_tensor_slices": "penstock.from_arrays((x, y))",
     "from_numpy": "penstock.from_arrays((x, y))",
