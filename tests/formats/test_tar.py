@@ -258,6 +258,18 @@ def test_compressed_file_is_refused_with_the_cure(tmp_path):
         len(ps.from_tar(path))
 
 
+def test_damage_anywhere_in_an_index_changes_no_sample(tmp_path):
+    members = samples(3)
+    path = written(tmp_path / "a.tar", members)
+    assert len(ps.from_tar(path)) == 3
+    index = tmp_path / ".a.tar.index"
+    whole = index.read_bytes()
+    for place in range(0, len(whole), 37):
+        for damaged in (whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :], whole[:place]):
+            index.write_bytes(damaged)
+            assert [as_bytes(each) for each in ps.from_tar(path)] == wanted(members)
+
+
 @pytest.mark.usefixtures("leaves_nothing_behind")
 def test_truncated_file_is_named(tmp_path):
     path = written(tmp_path / "a.tar", [("a.txt", bytes(2000)), ("b.txt", bytes(2000))])

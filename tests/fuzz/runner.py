@@ -337,7 +337,7 @@ def _slice(name: str, seed: str, first: int, slice_s: float, folder: Path, ran: 
         failed = folder / "crash"
         failed.mkdir()
         for file in (folder / "files").rglob("*"):
-            if file.is_file() and file.stat().st_mtime_ns // 10**9 == 10**9:
+            if file.is_file() and file.stat().st_mtime_ns == 10**18 + now:
                 shutil.copy(file, failed / file.name)
         (failed / "what.txt").write_text(f"{name}\n{kind}\n{trace[-20_000:]}")
         _note(ran, name, kind, place, now, seed, failed, kept)

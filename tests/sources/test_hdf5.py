@@ -59,6 +59,18 @@ def test_a_chunk_without_room_for_its_checksum_is_an_error_and_the_others_are_re
             ds[5]
 
 
+def test_a_checksum_inside_of_compressed_data_is_read(tmp_path):
+    plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plan.set_chunk((2, 3))
+    plan.set_fletcher32()
+    plan.set_deflate(4)
+    content = np.arange(21).reshape(7, 3)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        h5py.h5d.create(file.id, b"x", h5py.h5t.NATIVE_INT64, h5py.h5s.create_simple((7, 3)), plan)
+        file["x"][:] = content
+    assert [element["x"].tolist() for element in ps.from_hdf5(tmp_path / "a.h5")] == content.tolist()
+
+
 def test_user_may_close_the_file(tmp_path):
     with h5py.File(saved(tmp_path / "ds.h5", np.arange(10))) as file:
         ds = ps.from_arrays({"x": file["group/x"], "y": np.arange(10)})
