@@ -511,6 +511,15 @@ def test_names_of_fields_that_are_no_text_are_an_error_that_names_the_file(tmp_p
             _ = dataset(path).element_spec
 
 
+def test_lists_of_a_negative_size_are_an_error_that_names_the_file(tmp_path):
+    path = saved(tmp_path / "a.arrow", pa.table({"x": pa.array([[0] * 77] * 3, pa.list_(pa.int8(), 77))}))
+    whole = path.read_bytes()
+    at = whole.rindex((77).to_bytes(4, "little"))  # in the schema of the footer
+    path.write_bytes(whole[:at] + (-77).to_bytes(4, "little", signed=True) + whole[at + 4 :])
+    with pytest.raises(ps.SourceError, match=r"a\.arrow cannot be read: .*(-77|negative)"):
+        _ = ps.from_arrow(path).element_spec
+
+
 @pytest.mark.usefixtures("leaves_nothing_behind")
 def test_a_thread_waits_until_there_is_room_for_what_it_needs(tmp_path, monkeypatch):
     source = dataset(saved(tmp_path / "a.parquet", pa.table({"x": np.arange(3000)}), 1000))._node.data

@@ -518,7 +518,7 @@ def _read_facts(kind: Kind, file: File, columns: Sequence[str] | None) -> _Foote
             chosen(f"from_{kind}", "columns", twice[:1], file.url, schema.names)  # refuses it
         types = {name: schema.field(name).type for name in wanted}
         for each in types.values():
-            _require_names(each)
+            _require_sound(each)
         if kind == "arrow":
             return _Footer(schema.names, types, schema=schema)
         rows = [reader.metadata.row_group(number).num_rows for number in range(reader.num_row_groups)]
@@ -528,15 +528,23 @@ def _read_facts(kind: Kind, file: File, columns: Sequence[str] | None) -> _Foote
         return _Footer(schema.names, types, rows, stored=stored_chunks(file, numbers, types))
 
 
-def _require_names(kind: Any) -> None:
-    """Reads the names of all fields.
+def _require_sound(kind: Any) -> None:
+    """Reads the names of all fields of a type, and its sizes.
 
     Raises:
-        UnicodeDecodeError: One is no text.
+        ValueError: A name is no text, or a size is below 0.
     """
+    sizes: list[int] = []
+    if isinstance(kind, pa.BaseExtensionType):
+        sizes += kind.shape if isinstance(kind, pa.FixedShapeTensorType) else ()
+        kind = kind.storage_type
+    if kinds.is_fixed_size_list(kind):
+        sizes.append(kind.list_size)
+    if min(sizes, default=0) < 0:
+        raise ValueError(f"its schema has lists of {min(sizes)} values")
     for number in range(kind.num_fields):
         _ = kind.field(number).name
-        _require_names(kind.field(number).type)
+        _require_sound(kind.field(number).type)
 
 
 def _first_batch(file: File, leaves: Sequence[Leaf], told: Sequence[RecordBatch]) -> tuple[bool, float]:
