@@ -69,6 +69,14 @@ def test_secret_options_are_in_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(ps.SourceError(f"bad key {SECRET} or S3CRETabc in eu-west-1")) == "bad key *** or *** in eu-west-1"
 
 
+def test_of_a_secret_that_begins_with_another_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    several = [SECRET + "0123456789"[:count] for count in range(10)]
+    for given in (several, several[::-1]):
+        monkeypatch.setattr(_printable, "_secrets", set())
+        _printable.keep_secret({f"key{number}": secret for number, secret in enumerate(given)})
+        assert [printable(f"bad {secret}") for secret in several] == ["bad ***"] * 10
+
+
 # Everything that takes URLs.
 
 

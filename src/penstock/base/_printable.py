@@ -45,7 +45,7 @@ def printable(text: str, *, has_lines: bool = False) -> str:
         text = _PARAMETER.sub(r"\1***", text)
     if "</" in text:
         text = _ELEMENT.sub(r"<\1>***<", text)
-    for secret in list(_secrets):
+    for secret in sorted(_secrets, key=len, reverse=True):  # a shorter one may be a part of a longer one
         text = text.replace(secret, "***")
     if not text.isprintable():
         text = _STEERING.sub(_escaped, text)
