@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -75,6 +75,49 @@ def test_of_a_secret_that_begins_with_another_nothing_is_left(monkeypatch: pytes
         monkeypatch.setattr(_printable, "_secrets", set())
         _printable.keep_secret({f"key{number}": secret for number, secret in enumerate(given)})
         assert [printable(f"bad {secret}") for secret in several] == ["bad ***"] * 10
+
+
+class BasicAuth(NamedTuple):
+    """As in aiohttp."""
+
+    login: str
+    password: str
+    encoding: str = "latin1"
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ({"token": "google_default"}, "/google_default/a of browser"),
+        ({"token": "Browser"}, "/google_default/a of browser"),
+        ({"config_kwargs": {"signature_version": "google"}}, "/google_default/a of browser"),
+        ({"token": "google_"}, "/***default/a of browser"),
+        ({"token": b"browser/4"}, "/google_default/a of browser"),
+    ],
+)
+def test_a_known_word_is_no_secret(options: Any, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_printable, "_secrets", set())
+    _printable.keep_secret(options)
+    assert printable("/google_default/a of browser") == shown
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"token": SECRET.encode()},
+        {"auth": ("someone", SECRET)},
+        {"auth": {"tokens": [["abcdefg"], [SECRET.encode()]]}},
+        {"accounts": [{"name": "region", "key": SECRET}]},
+        {"client_kwargs": {"auth": BasicAuth("region", SECRET)}},
+        {"cookies": {SECRET, "abcdefg"}},
+        {"secret": bytearray(SECRET, "ascii")},
+    ],
+    ids=str,
+)
+def test_secret_options_of_any_form_are_in_no_text(options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_printable, "_secrets", set())
+    _printable.keep_secret(options)
+    assert printable(f"{SECRET} in region of latin1, {SECRET.encode()!r}") == "*** in region of latin1, b'***'"
 
 
 # Everything that takes URLs.

@@ -22,7 +22,11 @@ _PARAMETER: Final = re.compile(
 _ELEMENT: Final = re.compile(r"<(AWSAccessKeyId|SignatureProvided|StringToSign\w*|CanonicalRequest\w*)>[^<]*<")
 _STEERING: Final = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\udc80-\udc9f]")
 _SECRET_NAME: Final = re.compile(
-    r"key|secret|token|password|passwd|credential|sas|auth|cookie|signature", re.IGNORECASE
+    r"key|secret|token|password|passwd|credential|sas|auth|cookie|signature(?!_version)", re.IGNORECASE
+)
+# Values of such options that say how to log in: gcsfs's `token`, WebHDFS's and HTTP's kinds of `auth`.
+_NO_SECRETS: Final = frozenset(
+    {"google_default", "browser", "anonymous", "default", "kerberos", "bearer", "digest", "negotiate", "unsigned"}
 )
 _LEAST_LENGTH: Final = 6
 
@@ -57,10 +61,21 @@ def printable(text: str, *, has_lines: bool = False) -> str:
 def keep_secret(options: Any) -> None:
     """Notes values of storage options, so that no text has them: those whose names say that they are secret."""
     for name, value in options.items():
-        if isinstance(value, dict):
-            keep_secret(value)
-        elif isinstance(value, str) and len(value) >= _LEAST_LENGTH and _SECRET_NAME.search(str(name)):
-            _secrets.add(value)
+        _keep(value, is_secret=_SECRET_NAME.search(str(name)) is not None)
+
+
+def _keep(value: Any, *, is_secret: bool) -> None:
+    if isinstance(value, dict):
+        keep_secret(value)
+    elif hasattr(value, "_asdict"):  # such as `aiohttp.BasicAuth`
+        keep_secret(value._asdict())
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for each in value:
+            _keep(each, is_secret=is_secret)
+    elif is_secret and isinstance(value, (str, bytes, bytearray)):
+        text = value if isinstance(value, str) else repr(bytes(value))[2:-1]
+        if len(text) >= _LEAST_LENGTH and text.lower() not in _NO_SECRETS:
+            _secrets.add(text)
 
 
 @final
