@@ -9,6 +9,7 @@ import pytest
 import penstock as ps
 from penstock.adapters._filled import FilledUp
 from penstock.base._tree import flatten
+from penstock.plan._batch import element_count
 
 
 def loader_of(count: int, size: int, shard: tuple[int, int] = (0, 1), **options: Any) -> Any:
@@ -49,6 +50,47 @@ def test_weights_of_an_evaluation_make_its_mean_over_all_rows_the_mean_of_those_
             steps = [filled.weighed(flatten(batch)[0], scale) for batch in loader]
         totals.append([np.mean(rows * weights) for rows, weights in steps])
     assert np.mean(totals) == pytest.approx(6)
+
+
+BATCHES = ps.range(10).batch(4)
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        BATCHES.sample(np.array([1.0, 1.0, 8.0])),
+        BATCHES.take(2).repeat(2).take(3),
+        ps.concatenate([BATCHES.skip(2), BATCHES.take(2)]),
+        BATCHES.repeat(2).shuffle(1).take(3),
+        ps.mix([BATCHES, BATCHES], [1, 1]).take(3),
+    ],
+    ids=["sample", "repeat", "concatenate", "shuffle", "mix"],
+)
+def test_the_number_of_elements_is_unknown_where_batches_are_chosen_again(dataset: ps.Dataset) -> None:
+    assert dataset.length == BATCHES.length
+    assert element_count(dataset._node) is None
+    with (
+        dataset.loader("inline", uneven="mask", shard=(0, 2)) as loader,
+        pytest.raises(ps.ArgumentError, match="the number of elements that it measures on is not known ahead"),
+    ):
+        FilledUp(loader).scale("evaluate", None, None, 0)
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        BATCHES,
+        BATCHES.shuffle(1),
+        BATCHES.shuffle(1, window=2),
+        BATCHES.cast("int32").map(lambda x: x + 1),
+        BATCHES.cache(limit=1 << 20).repeat(1),
+        BATCHES[::-1].take(5),
+        ps.zip((BATCHES, ps.range(9).sample(np.ones(9), count=3))),
+    ],
+    ids=["batch", "shuffle", "window", "cast and map", "cache", "backwards", "zip"],
+)
+def test_the_number_of_elements_is_known_where_each_batch_comes_once(dataset: ps.Dataset) -> None:
+    assert element_count(dataset._node) == 10
 
 
 def test_weights_in_training_make_the_mean_of_each_batch_that_of_its_rows() -> None:

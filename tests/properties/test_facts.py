@@ -282,6 +282,17 @@ def test_a_step_that_does_not_redraw_asks_for_the_same_in_every_epoch(plan: Plan
 
 @given(plans(verbs=ALL))
 @settings(max_examples=40)
+def test_a_step_that_takes_each_once_asks_for_each_element_of_each_input_once(plan: Plan) -> None:
+    for node in steps(plan):
+        if node.takes_each_once:
+            asked: list[list[int]] = [[] for _ in node.inputs]
+            for number, indices in needs(node, 3, range(finite_length(node))):
+                asked[number] += indices
+            assert [sorted(each) for each in asked] == [list(range(finite_length(each))) for each in node.inputs]
+
+
+@given(plans(verbs=ALL))
+@settings(max_examples=40)
 def test_a_step_that_keeps_neighbours_asks_for_neighbours(plan: Plan) -> None:
     for node in steps(plan):
         if node.keeps_neighbours:

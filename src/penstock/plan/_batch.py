@@ -2,7 +2,7 @@
 
 import itertools
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
@@ -389,7 +389,8 @@ def remainders(node: Node) -> set[int]:
 def element_count(node: Node) -> int | None:
     """The number of elements in all batches of a plan together; None if it is not known."""
     batchings = _batchings(node)
-    if len(batchings) != 1 or batchings[0].length != node.length:
+    above = (each for each in _down_to_batches(node) if not isinstance(each, Batching) and _batchings(each))
+    if len(batchings) != 1 or not all(each.takes_each_once for each in above):
         return None
     count = batchings[0].source.length
     if not isinstance(count, int):
@@ -399,10 +400,14 @@ def element_count(node: Node) -> int | None:
 
 def _batchings(node: Node) -> list[Batching]:
     """The steps that make the batches of a plan; none if a function may have changed the number of rows."""
-    found = list(walk(node, lambda each: () if isinstance(each, Batching) else each.inputs))
+    found = list(_down_to_batches(node))
     if any(isinstance(each, Map) and each.declared is not None for each in found):
         return []
     return [each for each in found if isinstance(each, Batching)]
+
+
+def _down_to_batches(node: Node) -> Iterator[Node]:
+    return walk(node, lambda each: () if isinstance(each, Batching) else each.inputs)
 
 
 def _short_batch_cure(leaf: ArraySpec) -> str:

@@ -161,6 +161,7 @@ class Cache(CacheStep, OneInput):
     """Element `i` is the input's element `i` of epoch 0, made once."""
 
     ends_guards = True
+    takes_each_once = True
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """The same elements of epoch 0."""

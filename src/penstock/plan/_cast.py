@@ -25,6 +25,7 @@ class ByChunk(OneToOne, OneInput):
     traits = Traits(is_parallel=True)
     takes_any_shape = True
     is_pointwise = True
+    takes_each_once = True
 
     @abstractmethod
     def convert(self, box: Rows, out: Rows, count: int) -> None:

@@ -31,6 +31,11 @@ class Zip(OneToOne, ManyInputs):
     is_pointwise = True
 
     @property
+    def takes_each_once(self) -> bool:  # type: ignore[override]
+        """Unless an input is longer, and ends later."""
+        return all(each.length == self.length for each in self.sources)
+
+    @property
     def label(self) -> str:
         """`repr` shows the inputs below it."""
         return "zip"

@@ -91,6 +91,11 @@ class Slice(_Choice):
         return self.step == 1
 
     @property
+    def takes_each_once(self) -> bool:  # type: ignore[override]
+        """If it leaves none out."""
+        return self.length is not None and self.length == self.source.length
+
+    @property
     def needs_index(self) -> bool:
         """To go backwards."""
         return self.step < 0
@@ -142,6 +147,11 @@ class Select(_Choice):
     def traits(self) -> Traits:
         """Whether it is shown."""
         return Traits(is_hidden=self.is_hidden)
+
+    @property
+    def takes_each_once(self) -> bool:  # type: ignore[override]
+        """If it leaves none out."""
+        return self.length == self.source.length
 
     @cached_property
     def _scatters(self) -> bool:  # type: ignore[override]
@@ -201,6 +211,7 @@ class Shuffle(Reorder, OneInput):
     reshuffle: bool
 
     verb = "shuffle"
+    takes_each_once = True
 
     @property
     def label(self) -> str:
@@ -276,6 +287,11 @@ class Repeat(Reorder, OneInput):
     count: int | None
 
     verb = "repeat"
+
+    @property
+    def takes_each_once(self) -> bool:  # type: ignore[override]
+        """If there is one round."""
+        return self.count == 1
 
     @cached_property
     def length(self) -> Length:

@@ -189,6 +189,8 @@ class Map(OneToOne, OfFunction):
     batched: int | None = None
     """Elements of the input are groups of so many elements of the user's, stacked; None if they are the user's."""
 
+    takes_each_once = True
+
     @property
     def verb(self) -> str:
         """`map` or `random_map`; or that of the step that uses the verdicts."""

@@ -101,6 +101,8 @@ class Node(ABC):
     """Element `i` is made of element `i` of each input and of nothing else: not of `i`, the epoch, or neighbours."""
     redraws: bool = False
     """Which elements of the inputs an element needs differs from epoch to epoch, or if some of them fail."""
+    takes_each_once: bool = False
+    """In an epoch each element of each input goes into one element, and into no other."""
     ends_guards: bool = False
     """Guards of `on_error` in steps after it do not cover the steps below: those have their own, or are kept."""
 
