@@ -55,6 +55,9 @@ ONE_HOT = np.eye(3, dtype=np.float32)[[0, 2, 1, 2]]
         (np.array([0, 1, 0.25, 1], np.float32), "element 2 of batch 5 of epoch 1 has y = 0.25, which is no class"),
         (np.array([[0.9], [1]]), "element 0 of batch 5 of epoch 1 has y = 0.9, which is no class"),
         (np.array([1, np.nan]), "element 1 of batch 5 of epoch 1 has y = nan, which is no class"),
+        (np.array([1, 2**64 - 1], np.uint64), "element 1 of batch 5 of epoch 1 has y = 18446744073709551615, which"),
+        (np.array([[2**63]], np.uint64), "element 0 of batch 5 of epoch 1 has y = 9223372036854775808, which is no"),
+        (np.array([2.0**63]), "element 0 of batch 5 of epoch 1 has y = 9.223372036854776e+18, which"),
         (np.array([np.inf, 1], np.float16), "element 0 of batch 5 of epoch 1 has y = inf, which is no class"),
     ],
 )

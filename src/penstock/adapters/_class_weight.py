@@ -90,6 +90,8 @@ class ClassWeights:
             is_whole = (numbers == labels) & (np.abs(numbers) < _LABEL_LIMIT)
             if not is_whole.all():
                 self._refuse(numbers, is_whole, place, "no class")
+        elif labels.dtype == np.uint64 and not (is_label := labels < _LABEL_LIMIT).all():
+            self._refuse(labels, is_label, place, "no class")
         labels = labels.astype(np.int64, copy=False)
         places = np.minimum(np.searchsorted(self._labels, labels), len(self._labels) - 1)
         return np.where(self._labels[places] == labels, self._weights[places], np.float32(1))
