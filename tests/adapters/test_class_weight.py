@@ -1,6 +1,7 @@
 """Weights of classes as weights of samples; what Keras makes of them is tested in `test_keras.py`."""
 
 import re
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -91,6 +92,8 @@ def test_true_and_false_are_labels_1_and_0():
         ({}, ps.ArgumentTypeError, "is not a dict"),
         ({0: "2"}, ps.ArgumentTypeError, "class_weight[0]='2' is no number"),
         ({0: np.ones(2)}, ps.ArgumentTypeError, "is no number"),
+        ({0: 1 + 2j}, ps.ArgumentTypeError, "class_weight[0]=(1+2j) is no number"),
+        ({0: np.complex64(1)}, ps.ArgumentTypeError, "is no number"),
         ({1 << 63: 2.0}, ps.ArgumentError, "has the key 9223372036854775808, which is no label of 64 bits"),
         ({"cat": 2.0}, ps.ArgumentTypeError, "has the key 'cat', which is no integer label"),
         ({0: -1.0}, ps.ArgumentError, "class_weight[0]=-1.0 is not a finite weight"),
@@ -100,6 +103,11 @@ def test_true_and_false_are_labels_1_and_0():
 def test_weights_that_mean_nothing_are_refused(table, error, message):
     with pytest.raises(error, match=re.escape(message)):
         weights(table)
+
+
+def test_a_weight_is_any_real_number():
+    table = {0: Fraction(1, 2), 1: np.float32(2), 2: np.uint8(3), 3: True}
+    assert weights(table).of(np.arange(4)).tolist() == [0.5, 2.0, 3.0, 1.0]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ their values in the batch that has them.
 
 import math
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any, Final, NoReturn, final
 
 import numpy as np
@@ -37,14 +38,16 @@ class ClassWeights:
             raise ArgumentTypeError(
                 f"class_weight={weights!r} is not a dict with a weight for each label, such as {{0: 1.0, 1: 20.0}}."
             )
+        label: Any
+        weight: Any  # whatever a user gave
         for label, weight in weights.items():
             if isinstance(label, bool) or not isinstance(label, (int, np.integer)):
                 raise ArgumentTypeError(f"class_weight has the key {label!r}, which is no integer label.")
             if not -_LABEL_LIMIT <= label < _LABEL_LIMIT:
                 raise ArgumentError(f"class_weight has the key {label!r}, which is no label of 64 bits.")
-            if not isinstance(weight, (int, float, np.number)):
+            if not isinstance(weight, Real):
                 raise ArgumentTypeError(f"class_weight[{label}]={weight!r} is no number.")
-            if not (math.isfinite(weight) and weight >= 0):
+            if not (math.isfinite(weight) and float(weight) >= 0):
                 raise ArgumentError(f"class_weight[{label}]={weight!r} is not a finite weight of at least 0.")
         if not isinstance(element_spec, tuple) or len(element_spec) != 2:
             has_weights = isinstance(element_spec, tuple) and len(element_spec) == 3
@@ -80,7 +83,7 @@ class ClassWeights:
         labels = y[:, 0] if y.shape[1:] == (1,) else y
         if labels.ndim == 2:
             rows, labels = labels, labels.argmax(axis=1)
-            # So many numbers that are not 0, and a 1 in each row: each row has this one alone.
+            # As many nonzeros as rows, and a 1 in each row: each row is one-hot.
             is_hot = rows[np.arange(len(rows)), labels] == 1
             if not is_hot.all() or np.count_nonzero(rows) != len(rows):
                 self._refuse(rows, is_hot & (np.count_nonzero(rows, axis=1) == 1), place, "not one-hot")
