@@ -82,6 +82,47 @@ def test_a_folder_is_looked_at_once_in_each_process(tmp_path: Path, monkeypatch:
     _atomic.write(tmp_path / "a", b"b")
 
 
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EACCES, errno.ENOENT, errno.EXDEV, errno.ENOTSUP])
+@pytest.mark.parametrize("is_synced", [True, False])
+def test_where_a_file_cannot_get_a_name_later_its_content_is_copied(
+    code: int, is_synced: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "a").write_bytes(b"old")
+    content = os.urandom(3 << 20)
+
+    def refused(*args: object, **options: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(_atomic.os, "link", refused)
+    with _atomic.complete(folder / "a", 0o640, is_synced=is_synced) as out:
+        out.write(content)
+        assert (folder / "a").read_bytes() == b"old"
+    assert (folder / "a").read_bytes() == content
+    umask = os.umask(0)
+    os.umask(umask)
+    assert stat.S_IMODE(os.stat(folder / "a").st_mode) == 0o640 & ~umask
+    assert os.listdir(folder) == ["a"]
+
+
+def test_where_a_copy_fails_the_old_file_is_there_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves_nothing_behind: None
+) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    calls: list[str] = []
+
+    def refused(*args: object, **options: object) -> None:
+        calls.append("refused")
+        raise OSError(errno.ENOSPC if len(calls) == 2 else errno.EPERM, "No space left")
+
+    monkeypatch.setattr(_atomic.os, "link", refused)
+    monkeypatch.setattr(_atomic.shutil, "copyfileobj", refused)
+    with pytest.raises(OSError, match="No space left"):
+        _atomic.write(tmp_path / "a", b"new")
+    assert len(calls) == 2
+    assert (tmp_path / "a").read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["a"]
+
+
 def test_a_link_is_replaced_and_its_target_stays(folder: Path) -> None:
     (folder / "victim").write_bytes(b"precious")
     (folder / "link").symlink_to(folder / "victim")

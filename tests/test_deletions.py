@@ -11,6 +11,7 @@ SRC = Path(__file__).parents[1] / "src" / "penstock"
 KNOWN = {
     ("base/_atomic.py", "complete", "replace"): "the name that the user gave, and nothing but a file",
     ("base/_atomic.py", "complete", "unlink"): "a name of 64 random bits, made by this call",
+    ("base/_atomic.py", "_delete_if_abandoned", "unlink"): "a name of ours, of this user, that no writer has locked",
     ("memory/_mapping.py", "_unnamed_file", "unlink"): "made by mkstemp in the line before",
     ("memory/_mapping.py", "__init__", "ftruncate"): "the library's memory",
     ("memory/_shared.py", "_write", "ftruncate"): "the library's memory",

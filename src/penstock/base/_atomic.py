@@ -10,6 +10,7 @@ import fcntl
 import os
 import re
 import secrets
+import shutil
 import stat
 import time
 from collections.abc import Iterator
@@ -65,8 +66,8 @@ def complete(
             out.flush()
             sync(out.fileno()) if is_synced else None
             if not has_name:
-                _give_name(out.fileno(), unfinished)
                 has_name = True
+                _give_name(out.fileno(), unfinished, mode, is_synced=is_synced)
             os.replace(unfinished, path)
         except BaseException:
             if has_name:
@@ -106,7 +107,7 @@ def _nameless(folder: Path, mode: int) -> int | None:
     if not os.path.exists("/proc/self/fd"):  # needed to give it a name
         return None
     try:
-        return os.open(folder, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, mode)
+        return os.open(folder, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, mode)
     except (AttributeError, OSError):
         return None
 
@@ -134,10 +135,21 @@ def _delete_if_abandoned(path: Path) -> None:
         os.close(descriptor)
 
 
-def _give_name(descriptor: int, path: Path) -> None:
+def _give_name(descriptor: int, path: Path, mode: int, *, is_synced: bool) -> None:
+    """Gives a file without a name one; where the system refuses, as some sandboxes and FUSE do, copies it."""
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         # This call cannot replace another file, and follows the link in /proc only with a directory given.
         os.link(f"/proc/self/fd/{descriptor}", path.name, dst_dir_fd=folder, follow_symlinks=True)
+        return
+    except FileExistsError:
+        raise  # of another writer, with the same random name
+    except OSError:
+        pass
     finally:
         os.close(folder)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    with open(descriptor, "rb", closefd=False) as content, open(os.open(path, _NEW, mode), "wb") as out:
+        shutil.copyfileobj(content, out, 1 << 20)
+        out.flush()
+        sync(out.fileno()) if is_synced else None
