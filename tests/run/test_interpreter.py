@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import penstock as ps
-from penstock.run.pool._interpreter import WORKER_OF, interpreter
+from penstock.run.pool._interpreter import WORKER_OF, interpreter, why_no_interpreter
 from penstock.run.pool._process import WorkerProcess
 
 
@@ -49,6 +49,26 @@ def test_auto_is_threads_in_a_program_that_is_no_python_and_says_so(
     generated = ps.from_generator(lambda: iter(range(4)), element_spec=ps.ArraySpec((), int))
     with generated.batch(2).loader() as loader:
         assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_python"),
+    [(name, True) for name in (
+        "python", "python3", "python3.12", "python3.13t", "python3.11d", "python3-intel64", "python3.11-config-x86_64",
+        "python.exe", "pythonw.exe", "Python", "Python3", "python_d.exe", "pypy", "pypy3", "pypy3.10.exe", "pypy3.10-c",
+        "hython", "hython3.11", "mayapy", "mayapy.exe", "mayapy2025", "ipython", "ipython3", "bpython", "graalpy",
+        "vtkpython", "pvpython", "py", "micropython", "rustpython", "x86_64-linux-gnu-python3.11", "debian-python3",
+        "venv_python", "python3.11.bin", "python311", "cpython", "py.exe", "jpython", "stackless-python",
+    )]
+    + [(name, False) for name in (
+        "spyder", "spyder3", "copyq", "happy", "numpyro", "pyinstaller-app", "pycharm", "uwsgi", "pytorch-serve",
+        "python-editor", "happy3", "copy", "pythonista", "papyrus", "app", "scrapy", "pytest", "therapy.exe", "spy",
+    )],
+)  # fmt: skip
+def test_a_python_is_known_by_its_name(name: str, is_python: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", f"/opt/python3/{name}")
+    monkeypatch.setattr(multiprocessing.spawn, "_python_exe", os.fsencode(sys.executable))
+    assert (why_no_interpreter() == "") == is_python
 
 
 @pytest.mark.slow

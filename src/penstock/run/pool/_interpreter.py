@@ -11,6 +11,12 @@ from typing import Final
 
 WORKER_OF: Final = "PENSTOCK_WORKER_OF"
 """In the environment of a worker until it begins: the process that started it."""
+# A word that ends in `python` or is that of another Python, its version, and how it was built: `python3.13t`,
+# `python_d.exe`, `python3-intel64`, `x86_64-linux-gnu-python3`, `hython` of Houdini, `mayapy` of Maya.
+_PYTHON: Final = re.compile(
+    r"(?:.*[-_])?(?:\w*python|hython|mayapy|pypy|graalpy|py)(?:w|\d[\d.]*[a-z]{0,2})?"
+    r"(?:[-_](?:c|d|config|[a-z\d]*\d[a-z\d]*))*(?:\.(?:exe|bin))?"
+)
 _CURE: Final = (
     "Use executor='threads', or name a Python of this version that has the same packages: "
     "multiprocessing.set_executable('/usr/bin/python3')."
@@ -33,6 +39,6 @@ def why_no_interpreter() -> str:
         return ""
     if getattr(sys, "frozen", False):
         return f"This program is frozen, so a worker process would run all of {path} again. {_CURE}"
-    if not re.search("py|hython", os.path.basename(path).lower()):
+    if not _PYTHON.fullmatch(os.path.basename(path).lower()):
         return f"Worker processes are started with sys.executable, and {path!r} is no Python by its name. {_CURE}"
     return ""
