@@ -66,7 +66,7 @@ def require_nothing_dropped(frame: Any) -> None:
     """Refuses arguments of `fit` that Keras would drop without a word because its data is an adapter.
 
     Args:
-        frame: Of `EpochIterator.__init__`, or another one, which has nothing to say.
+        frame: The caller's frame. Only that of `EpochIterator.__init__` is checked; others pass.
 
     Raises:
         ArgumentError: Names the argument.
@@ -89,8 +89,8 @@ def require_own_data(frame: Any, adapter: LoaderAdapter) -> None:
     So it is where `fit` gets it twice, before it begins, and where a callback evaluates on it.
 
     Args:
-        frame: Of `EpochIterator.__init__`, or another one, which has nothing to say.
-        adapter: Whose batches it asks for.
+        frame: The caller's frame. Only that of `EpochIterator.__init__` is checked; others pass.
+        adapter: The adapter whose batches Keras requests.
 
     Raises:
         ArgumentError: Says what to give instead.
