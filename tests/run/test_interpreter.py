@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import penstock as ps
+from penstock.run.pool import _interpreter
 from penstock.run.pool._interpreter import WORKER_OF, interpreter, why_no_interpreter
 from penstock.run.pool._process import WorkerProcess
 
@@ -71,11 +72,27 @@ def test_a_python_is_known_by_its_name(name: str, is_python: bool, monkeypatch: 
     assert (why_no_interpreter() == "") == is_python
 
 
+@pytest.mark.parametrize("kind", ["frozen", "embedded"])
+def test_a_program_that_corrects_sys_executable_runs_that(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    # multiprocessing was imported before, and keeps the program's own path.
+    python = sys.executable
+    monkeypatch.setattr(sys, "frozen", kind == "frozen", raising=False)
+    monkeypatch.setattr(sys, "executable", "/opt/app/program")
+    monkeypatch.setattr(_interpreter, "_AT_START", "/opt/app/program")
+    monkeypatch.setattr(multiprocessing.spawn, "_python_exe", b"/opt/app/program")
+    assert interpreter() == "/opt/app/program"
+    assert why_no_interpreter()
+    monkeypatch.setattr(sys, "executable", python)
+    assert interpreter() == python
+    assert not why_no_interpreter()
+
+
 @pytest.mark.slow
 def test_a_frozen_program_runs_the_python_that_it_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     python = sys.executable
     monkeypatch.setattr(sys, "frozen", True, raising=False)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "app"))
+    for owner, name in ((sys, "executable"), (_interpreter, "_AT_START")):
+        monkeypatch.setattr(owner, name, str(tmp_path / "app"))
     monkeypatch.setattr(multiprocessing.spawn, "_python_exe", os.fsencode(python))
     assert interpreter() == python
     with ps.range(4).map(lambda x: os.environ.get(WORKER_OF, "none")).batch(2).loader("processes", workers=1) as loader:

@@ -17,6 +17,8 @@ _PYTHON: Final = re.compile(
     r"(?:.*[-_])?(?:\w*python|hython|mayapy|pypy|graalpy|py)(?:w|\d[\d.]*[a-z]{0,2})?"
     r"(?:[-_](?:c|d|config|[a-z\d]*\d[a-z\d]*))*(?:\.(?:exe|bin))?"
 )
+_AT_START: Final = sys.executable
+"""What Python said of this program. `multiprocessing` keeps it, even if a program corrects it after that import."""
 _CURE: Final = (
     "Use executor='threads', or name a Python of this version that has the same packages: "
     "multiprocessing.set_executable('/usr/bin/python3')."
@@ -26,8 +28,8 @@ _CURE: Final = (
 def interpreter() -> str:
     """Returns the path of the Python that runs worker processes: `sys.executable`, or what the user named."""
     spawn = sys.modules.get("multiprocessing.spawn")
-    named = None if spawn is None else spawn.get_executable()
-    return os.fsdecode(named or sys.executable or "")
+    named = os.fsdecode((None if spawn is None else spawn.get_executable()) or "")
+    return named if named not in ("", _AT_START) else sys.executable or ""
 
 
 def why_no_interpreter() -> str:
@@ -37,7 +39,7 @@ def why_no_interpreter() -> str:
         return f"This process was started as a worker process, and {path} ran the program instead. {_CURE}"
     if path != (sys.executable or ""):
         return ""
-    if getattr(sys, "frozen", False):
+    if getattr(sys, "frozen", False) and path == (_AT_START or ""):
         return f"This program is frozen, so a worker process would run all of {path} again. {_CURE}"
     if not _PYTHON.fullmatch(os.path.basename(path).lower()):
         return f"Worker processes are started with sys.executable, and {path!r} is no Python by its name. {_CURE}"
