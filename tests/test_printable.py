@@ -112,7 +112,7 @@ def test_a_known_word_is_no_secret(options: Any, shown: str, monkeypatch: pytest
         {"cookies": {SECRET, "abcdefg"}},
         {"secret": bytearray(SECRET, "ascii")},
     ],
-    ids=str,
+    ids=["bytes", "a pair", "lists of a dict", "a dict of a list", "a named tuple", "a set", "a bytearray"],
 )
 def test_secret_options_of_any_form_are_in_no_text(options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_printable, "_secrets", set())
