@@ -276,7 +276,7 @@ class Reader:
     def _counted(self, elements: Elements, most: int | float, epoch: int) -> Elements:
         """The elements of a stream, never more than there can be; if its length is known, fewer are an error."""
         length, count = self._node.length, self.origin[0]
-        for leaves in itertools.islice(elements, None if most == math.inf else int(most) - count):
+        for leaves in itertools.islice(elements, None if most > sys.maxsize else int(most) - count):
             yield leaves
             count += 1  # by hand: `enumerate` makes a tuple an element
         if length is not None and count != length:

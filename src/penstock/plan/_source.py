@@ -42,8 +42,8 @@ class Openable:
 
     @property
     def is_advised(self) -> bool:
-        """Whether a run calls `advise`, and computes what to say. The default: if a class has its own."""
-        return type(self).advise is not Openable.advise
+        """Whether a run calls `advise`, and computes what to say. The default: if the object has its own."""
+        return getattr(self.advise, "__func__", None) is not Openable.advise
 
     @property
     def follows_order(self) -> bool:
