@@ -1,8 +1,7 @@
 """Parquet files and Arrow files (Feather, version 2) as sources with random access, with `pyarrow`.
 
 Both formats hold rows in groups: row groups, record batches. A group is the smallest unit of decoding. Decoded groups
-are kept for the next rows, up to a limit that is known ahead (`TableSource.kept_nbytes`). See
-`design/0019-kept-groups.md`.
+are kept for the next rows, up to a limit that is known ahead (`TableSource.kept_nbytes`); `design/0019-kept-groups.md`.
 """
 
 import logging
