@@ -242,7 +242,7 @@ def _resident_nbytes(*, reset: bool = False) -> int:
 # ---------------------------------------------------------------------------------------------- the child
 
 
-def _child(name: str, seed: str, first: int, until_s: float, folder: Path, shared: mmap.mmap, pipe: int) -> None:
+def _child(name: str, seed: str, first: int, until_s: float, folder: Path, shared: mmap.mmap, results: Path) -> None:
     """Runs cases until a time, or `first` alone if that has passed."""
     _quiet(folder)
     bench = Bench(name, folder / "files", seed)
@@ -250,7 +250,7 @@ def _child(name: str, seed: str, first: int, until_s: float, folder: Path, share
         used = int(re.search(r"VmData:\s+(\d+)", Path("/proc/self/status").read_text())[1]) << 10  # type: ignore[index]
         resource.setrlimit(resource.RLIMIT_DATA, (used + HARD_NBYTES, used + HARD_NBYTES))
     number = first
-    with open(pipe, "w") as out:
+    with results.open("w") as out:
         while True:
             shared[:8] = number.to_bytes(8, "little")
             try:
@@ -300,7 +300,7 @@ def _keep(bench: Bench, number: int, folder: Path, text: str) -> None:
 def _slice(name: str, seed: str, first: int, slice_s: float, folder: Path, ran: Ran, kept: Path) -> int:
     """Runs cases of a format in a child for some seconds. Returns the number of the next case."""
     folder.mkdir(parents=True)
-    shared, (reading, writing) = mmap.mmap(-1, 16), os.pipe()
+    shared, results = mmap.mmap(-1, 16), folder / "results"  # a pipe would be full after some thousand cases
     shared[:8] = first.to_bytes(8, "little")
     until_s = time.monotonic() + slice_s
     pid = os.fork()
@@ -308,17 +308,15 @@ def _slice(name: str, seed: str, first: int, slice_s: float, folder: Path, ran: 
         status = NOT_A_CASE
         try:
             os.setsid()
-            os.close(reading)
-            _child(name, seed, first, until_s, folder, shared, writing)
+            _child(name, seed, first, until_s, folder, shared, results)
             status = 0
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(status)
-    os.close(writing)
     status, is_hanging = _watch(pid, shared)
-    with open(reading) as lines:
-        for line in lines:
+    for line in results.read_text().splitlines(keepends=True) if results.exists() else ():
+        if line.endswith("\n"):  # else the child was killed while it wrote
             number, result, text = json.loads(line)
             ran.cases += 1
             if result == "rows":

@@ -118,6 +118,16 @@ def test_second_read_needs_no_request(remote):
     assert reader.hit_count >= len(RANGES)
 
 
+@pytest.mark.parametrize("noted", [2**63 - 1, -(2**63)])
+def test_a_damaged_count_of_bytes_counts_for_nothing(tmp_path, noted):
+    path = _diskcache.CacheFolder(str(tmp_path)).path
+    with open(f"{path}/state", "r+b") as file:
+        file.write(noted.to_bytes(8, "little", signed=True))
+    folder = _diskcache.CacheFolder(str(tmp_path))
+    assert folder.reserve(10, 1000)
+    assert folder.nbytes == 10
+
+
 def test_ranges_are_blocks_of_their_own_and_small_ones_lie_in_cells(remote):
     here = remote()
     here.read(here.reader(), *RANGES)

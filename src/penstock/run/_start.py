@@ -117,9 +117,7 @@ def _stages(stream: Part | None, quarantine: Quarantine | None) -> Iterator["dic
         yield started
     except BaseException:
         for each in started.values():
-            each.delivery.request_stop()
-        for each in started.values():
-            each.delivery.close(0.0)
+            each.delivery.request_stop()  # not closed: a second start uses the same programs, with their open sources
         raise
 
 

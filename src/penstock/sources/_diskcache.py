@@ -52,6 +52,7 @@ _FOLDERS: Final = 1 << 40
 _TRAILER_NBYTES: Final = 16
 _DISK_BLOCK_NBYTES: Final = 4096
 _PAGE_NBYTES: Final = 4096
+_MOST_NBYTES: Final = 1 << 56
 _NAME: Final = re.compile(r"([0-9a-f]{32})-(\d+)-(\d+)")
 _ASIDE: Final = re.compile(r"\d+-\d+")
 _PLACES: Final = re.compile(r"endpoint|account|host", re.IGNORECASE)
@@ -226,7 +227,8 @@ class CacheFolder:
         self._slot = next((slot for slot in range(SLOT_COUNT) if self._try_lock(slot)), None)
         self._nbytes = self._unwritten_nbytes = 0
         if self._slot is not None:
-            self._nbytes = int.from_bytes(os.pread(self._fd, 8, 8 * self._slot), "little", signed=True)
+            noted = int.from_bytes(os.pread(self._fd, 8, 8 * self._slot), "little", signed=True)
+            self._nbytes = noted if abs(noted) < _MOST_NBYTES else 0  # no disk is as large: that is damage
             self._sweep()
 
     def __del__(self) -> None:
