@@ -61,6 +61,10 @@ class Part:
         for stage in self.stages.values():
             yield from stage.all()
 
+    def batch_programs(self) -> list[BatchProgram]:
+        """The programs of this part and those below, but those that fill spans and open their sources themselves."""
+        return [each.program for each in self.all() if isinstance(each.program, BatchProgram)]
+
     @property
     def process_count(self) -> int:
         """Worker processes. Those of the pool count once, however many parts of a plan use them."""
@@ -162,7 +166,8 @@ class Arrangement:
     def close(self) -> None:
         """Frees what was opened, if nothing was started."""
         leave([*self.probes, *(each.crew for each in self.top.all())])
-        self.program.sources.close()
+        for program in self.top.batch_programs():
+            program.sources.close()
 
 
 def arrange(
@@ -206,7 +211,8 @@ def arrange(
             made = replace(made)  # without the sum that it knows
         made.budget.require(limit, process_count)
         top.crew.require(made.budget.store_nbytes)
-        made.program.open_sources()
+        for program in top.batch_programs():
+            program.open_sources()  # here, and not by the first of several threads
     except BaseException:
         leave(arranger.crews)
         raise
