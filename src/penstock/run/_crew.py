@@ -56,11 +56,6 @@ class Crew:
         return self.choice.worker_count
 
     @property
-    def is_alone(self) -> bool:
-        """See `Choice`."""
-        return self.choice.is_alone
-
-    @property
     def reach(self) -> Reach | None:
         """What its workers share with this process; None for `inline`."""
         return EXECUTORS[self.executor].reach
@@ -130,7 +125,7 @@ class Crew:
 
     def _join(self) -> None:
         local_count = self.worker_count if self.reach == "process" else 1  # on a cluster, one finds specs
-        client = join_alone(self.events) if self.is_alone else join(local_count, self.events)
+        client = join_alone(self.events) if self.choice.is_alone else join(local_count, self.events)
         weakref.finalize(self, client.leave).atexit = False
         self.client = client
 

@@ -238,19 +238,14 @@ class _Arranger:
         if facts.plan.access == "random":
             return self._batches(facts, share, options, stage), False
         for each in random_parts(facts.plan):  # functions may crash, so worker processes run them
-            self.probes.append(self._crew(self._facts(each), options))
+            self.probes.append(self._crew(analyse(each), options))
         facts.learn()
         parts = divide(facts.plan)
         is_whole = share.is_whole and share.piece_count == 1
         if parts.is_serial and is_whole and options.executor != "inline":
-            return self._serial(facts, self._facts(parts.below), options, stage), parts.gives_cursor
-        above = replace(self._facts(parts.above), functions=parts.functions)
+            return self._serial(facts, analyse(parts.below), options, stage), parts.gives_cursor
+        above = replace(analyse(parts.above), functions=parts.functions)
         return self._batches(above, share, options, stage, parts), parts.gives_cursor
-
-    @staticmethod
-    def _facts(plan: Node) -> Analysis:
-        """The facts of a part of the plan."""
-        return analyse(plan)
 
     def _batches(
         self,
@@ -284,8 +279,8 @@ class _Arranger:
             # A process for each shard of a generator would be too many.
             is_apart = not (are_many and each.is_generator and options.executor == "auto")
             inner = replace(options, executor=options.executor if is_apart else "threads", prefetch=each.prefetch)
-            stages[each.place], _ = self.part(self._facts(each.plan), Share(), inner, each)
-        below = self._facts(parts.below)
+            stages[each.place], _ = self.part(analyse(each.plan), Share(), inner, each)
+        below = analyse(parts.below)
         if is_read_here:
             crew, size, count = self._made(Choice("inline", 0), options), 2 * parts.batch_count, 1
         else:
