@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from penstock.demos.film import open_frames
-from penstock.demos.model import next_frame_model, warm_up
+from penstock.demos.model import load_backend, next_frame_model, warm_up
 
 
 def _bars(high: float) -> np.ndarray:
@@ -89,6 +89,24 @@ def test_warming_up_changes_nothing(tmp_path):
     warm_up(model, batch[:-1], batch[1:])
     assert model.optimizer.iterations == 0
     np.testing.assert_allclose(np.asarray(model.predict_on_batch(batch)), batch, rtol=1e-4, atol=1e-2)
+
+
+def test_ctrl_c_as_notes_of_the_backend_are_turned_away_leaves_the_standard_error(monkeypatch):
+    turn, kept, before = os.dup2, os.dup(2), os.fstat(2)
+
+    def interrupted(*descriptors):
+        turn(*descriptors)
+        monkeypatch.setattr(os, "dup2", turn)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "dup2", interrupted)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            load_backend("json")
+        assert os.path.samestat(os.fstat(2), before)
+    finally:
+        turn(kept, 2)
+        os.close(kept)
 
 
 @pytest.mark.framework  # the model's tests and those of the adapter run on each backend

@@ -53,8 +53,8 @@ def load_backend(name: str) -> None:
     sys.stderr.flush()
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as notes:
-        os.dup2(notes.fileno(), 2)
         try:
+            os.dup2(notes.fileno(), 2)
             importlib.import_module(name)
             importlib.import_module("keras")
         except Exception:
