@@ -123,6 +123,17 @@ def test_many_inputs_are_folded() -> None:
     ]
 
 
+@pytest.mark.parametrize(("slowest", "box"), [(2, "range(30)"), (8, "and 6 more inputs"), (10, "and 6 more inputs")])
+def test_the_limit_is_marked_also_where_it_is_folded(slowest: int, box: str) -> None:
+    inputs = tuple(PlanStep("range(30)", (2 + number,), (), "30 elements", 8) for number in range(9))
+    plan = PlanStep("concatenate()", (0,), inputs, "270 elements", 8)
+    steps = tuple(
+        StepTime("range(30)", each.numbers[0], 30, 0.6 if slowest in each.numbers else 0.01, 8) for each in inputs
+    )
+    said = report(plan, replace(LANE, steps=steps))
+    assert [each.texts[0] for each in said._boxes().walk() if each.is_limit] == [box]
+
+
 def test_a_report_of_no_batch_is_the_plan() -> None:
     fresh = replace(report(), batches=0, lanes=(), peak_nbytes=0)
     assert order(fresh) == ["from_npy(a.npy)", "map(decode)", "batch(16)", "your program"]

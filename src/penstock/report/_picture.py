@@ -89,9 +89,11 @@ class Boxes:
 
     def of(self, step: PlanStep) -> Box:
         """Makes the box of a step, and below it a box of the workers whose last step it is."""
-        inputs = [self.of(each) for each in step.inputs[:MOST_INPUTS]]
-        if len(step.inputs) > MOST_INPUTS:
-            inputs[-1] = Box([f"and {len(step.inputs) - MOST_INPUTS + 1} more inputs"], [])
+        inputs = [self.of(each) for each in step.inputs]
+        if len(inputs) > MOST_INPUTS:
+            rest = inputs[MOST_INPUTS - 1 :]
+            is_limit = any(box.is_limit for each in rest for box in each.walk())
+            inputs[MOST_INPUTS - 1 :] = [Box([f"and {len(rest)} more inputs"], [], is_limit=is_limit)]
         box = Box([step.label], inputs)
         if step.alike > 1:
             box.texts.append(f"{step.alike} of these, side by side")
