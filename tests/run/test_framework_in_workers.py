@@ -28,5 +28,8 @@ def test_that_workers_import_a_framework_is_told_once(tmp_path: Path, caplog: py
     with caplog.at_level(logging.WARNING, "penstock"), dataset.loader("processes", workers=2) as loader:
         assert [batch.tolist() for batch in loader] == [[0, -1, -2, -3], [-4, -5, -6, -7]]
         note = loader.report().note
-    assert note.count("A function makes each worker import torch, which took ") == 1
-    assert [record.message for record in caplog.records] == [note]
+    told = "A function makes each worker import torch, which took "
+    (record,) = caplog.records
+    assert record.message.startswith(told)
+    assert record.message in note  # which may also say that threads would have done as well
+    assert note.count(told) == 1
