@@ -20,6 +20,7 @@ PLAN = MEMORY | {"plan"}
 RUN = PLAN | {"lower", "run", "report"}
 CORE = RUN | {
     "_loader",
+    "_progress",
     "_caching",
     "_labels",
     "_check",
@@ -48,7 +49,8 @@ MAY_IMPORT = {
     "report": BASE,  # what `run` and `_loader` report to; it knows neither
     "lower": PLAN,
     "run": PLAN | {"lower", "report", "sources"},  # which file a memmap maps
-    "_loader": RUN,
+    "_progress": PLAN | {"lower", "run"},
+    "_loader": RUN | {"_progress"},
     "image": PLAN,
     "distort": PLAN | {"image"},
     "sources": PLAN | {"image", "report"},  # the limits of control groups

@@ -6,9 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, Self, TypeVar, TypeVarTuple, final
 
+from penstock._progress import Progress
 from penstock.base._arguments import NoArray
 from penstock.base._errors import (
     ArgumentError,
@@ -24,14 +24,13 @@ from penstock.base._errors import (
 from penstock.base._tracebacks import shorten
 from penstock.base._tree import Tree
 from penstock.lower._analysis import functions_of
-from penstock.lower._program import Position
 from penstock.lower._rewrite import batching_of, prune_cached, with_batches
 from penstock.lower._share import Share
 from penstock.memory._ring import Ring
 from penstock.plan._cache import CompleteCache
 from penstock.plan._cautions import caution_batches
 from penstock.plan._node import Node, walk
-from penstock.plan._text import identity, length_text, length_words, uncounted
+from penstock.plan._text import length_text, length_words, uncounted
 from penstock.report._counters import Counters
 from penstock.report._cpus import CpuMoment, CpuUse, between, cpus_now
 from penstock.report._lanes import Lane
@@ -46,7 +45,7 @@ from penstock.run._options import OPTIONS as OPTIONS, LoaderOptions as LoaderOpt
 from penstock.run._quarantine import Quarantine
 from penstock.run._shutdown import watch
 from penstock.run._start import start
-from penstock.run._state import BATCH_LIMIT, RESIZE_NEEDS, Place, place_of_state, state_of
+from penstock.run._state import BATCH_LIMIT, RESIZE_NEEDS, Place
 from penstock.run.arrange import Arrangement, arrange
 
 _log = logging.getLogger("penstock")
@@ -54,8 +53,6 @@ _log = logging.getLogger("penstock")
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
-CURSOR_COUNT = 64
-"""The number of positions whose cursors are kept."""
 CLOSE_WAIT_S = 5.0
 """The time that `close` waits for busy workers."""
 
@@ -97,18 +94,14 @@ class Loader(NoArray):
         _require_elements(node)
         caution_batches(node)
         self._peak = Peak()
-        self._written = node
-        self._has_random_access = node.access == "random"
-        self._options = options
-        self._same_epoch = same_epoch
-        self._quarantine = quarantine
-        self._share = Share(*options.shard, options.uneven, options.micro_batches, multiple)
-        self._pieces: list[Tree] = []
-        """The parts of the batch at the position that are still to be handed out, the last one first."""
-        self._now = self._arranged(0)
-        self._budget = self._now.budget  # a cache that is complete takes less, and what was said stays
-        self._batch_count = self._now.program.batch_count
-        self._length = self._node.length
+        self.progress = Progress(node, same_epoch=same_epoch)
+        """Where the run is, for adapters."""
+        share = Share(*options.shard, options.uneven, options.micro_batches, multiple)
+        self.arrangement = arrange(node, options, share, same_epoch=same_epoch, quarantine=quarantine)
+        """What runs, for adapters. Another takes its place where the rest of an epoch has other batches."""
+        self._budget = self.arrangement.budget  # a cache that is complete takes less, and what was said stays
+        self._batch_count = self.arrangement.program.batch_count
+        self._length = self.arrangement.plan.length
         self._files = FileWatch(node)
         self._delivery: DeliveryBase | None = None
         self._must_restart = False
@@ -121,19 +114,10 @@ class Loader(NoArray):
         """The CPU times when the first batch was handed out."""
         self._mark: tuple[Counters, tuple[Lane, ...], CpuMoment | None] | None = None
         """The counts when the iteration began, if the log level asks for them."""
-        # One attribute, so a thread that saves a state sees epoch and position of one moment.
-        self._at: Position = (0, 0)
-        """The position after the batches that were handed out."""
-        self._consumed: dict[Position, int] = {}
-        self._resumes = True
-        self._cut: tuple[int, int] | None = None
-        """The epoch that a state cut, and the elements before the cut."""
         self._runs_from = 0
         """The cut of what is set up."""
         self._is_compared = False
         """Whether the ranks agree on what they deliver from here on."""
-        self._worked_at: Position | None = None  # for `get_state`, set by an adapter whose user reads ahead
-        self._iterator_count = 0
         self._warned_empty = False
         """Whether the log has the warning about an epoch without a batch."""
         self._started_at = 0.0
@@ -141,26 +125,6 @@ class Loader(NoArray):
         self._lock_holder = 0
         self._pid = os.getpid()
         """The process that holds the lock, if one does."""
-
-    @cached_property
-    def _identity(self) -> str:
-        return identity(self._written)
-
-    def _arranged(self, cut: int) -> Arrangement:
-        """Arranges the plan, for epochs that begin behind some elements."""
-        made = arrange(
-            with_batches(self._written, cut) if cut else self._written,
-            self._options,
-            self._share,
-            same_epoch=self._same_epoch,
-            quarantine=self._quarantine,
-        )
-        self._quarantine = made.quarantine
-        return made
-
-    @property
-    def _node(self) -> Node:
-        return self._now.facts.plan
 
     # Delivery.
 
@@ -170,29 +134,29 @@ class Loader(NoArray):
 
     def _begin(self) -> "_Epoch":
         self._settle()
-        self._at = self._start()
-        if self._cut is not None and (self._at[0] != self._cut[0] or not (self._at[1] or self._resumes)):
-            self._cut = None  # a new epoch, which is whole
-            self._run_from(0)
-        self._pieces = []
+        self._run_from(self.progress.begin())
         self._compare_ranks()
-        self._files.look(self._at[0])
-        self._worked_at = None
-        self._iterator_count += 1
+        self._files.look(self.progress.at[0])
         self._counters.paused()
         self._started_at = self._started_at or time.perf_counter()
-        self._running().seek(self._at, self._consumed.get(self._at, -1))
+        self._running().seek(self.progress.at, self.progress.consumed)
         # Adding up the counts is only worth it if the end of the epoch is logged.
         listened = _log.isEnabledFor(logging.INFO)
         self._mark = (self._counters.copy(), self._lanes(), self._cpus and self._cpus_now()) if listened else None
-        return _Epoch(self, self._iterator_count)
+        return _Epoch(self, self.progress.iteration)
 
     def _compare_ranks(self) -> None:
         if self._is_compared:
             return
-        epoch, position = self._at
-        shard, length = self._options.shard, self._now.program.batch_count
-        facts = {"plan": self._identity, "epoch": epoch, "position": position, "length": length, "world size": shard[1]}
+        epoch, position = self.progress.at
+        shard, length = self.arrangement.options.shard, self.arrangement.program.batch_count
+        facts = {
+            "plan": self.progress.identity,
+            "epoch": epoch,
+            "position": position,
+            "length": length,
+            "world size": shard[1],
+        }
         require_agreement(shard, facts)
         self._is_compared = True
 
@@ -201,23 +165,27 @@ class Loader(NoArray):
         if self._batch_count is None:
             length = self._length
             cure = "Use take(n) for a part."
-            if self._options.on_error == "skip":
+            if self.arrangement.options.on_error == "skip":
                 cure = "on_error='skip' leaves out an unknown number of elements; 'replace' keeps the length."
             elif length is None:
-                cure = uncounted(self._node)
+                cure = uncounted(self.arrangement.plan)
             raise UnknownLengthError(f"This loader is {length_words(length)}, so it has no len(). {cure}")
-        return self._batch_count * self._share.piece_count
+        return self._batch_count * self.arrangement.share.piece_count
 
     @property
     def length(self) -> int | float | None:
         """The number of batches in an epoch: an int, `math.inf`, or None if it is unknown."""
-        return None if self._length is None else self._length * self._share.piece_count
+        return None if self._length is None else self._length * self.arrangement.share.piece_count
 
     @property
     def element_spec(self) -> Tree:
         """The tree of `ArraySpec` of what is delivered."""
-        spec = self._now.program.spec
-        return spec.tree if self._share.piece_count == 1 else spec.divided(self._share.piece_count).tree
+        spec = self.arrangement.program.spec
+        return (
+            spec.tree
+            if self.arrangement.share.piece_count == 1
+            else spec.divided(self.arrangement.share.piece_count).tree
+        )
 
     @property
     def projected_nbytes(self) -> int:
@@ -234,9 +202,7 @@ class Loader(NoArray):
 
         The position is that after the batches that were handed out. Save it beside the model's weights.
         """
-        epoch, position = at = self._worked_at or self._at
-        cut = self._cut[1] if self._cut is not None and self._cut[0] == epoch else 0
-        return state_of(self._written, self._identity, Place(epoch, position, cut, self._consumed.get(at, -1)))
+        return self.progress.state()
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Makes the next iteration the rest of a saved epoch, exactly; nothing is read to get there.
@@ -248,14 +214,14 @@ class Loader(NoArray):
             StateError: The state has another version, another plan (the message names the step that differs), or a
                 position that this dataset does not have.
         """
-        place = place_of_state(state, self._written, self._identity)
-        if place.cut and (batching_of(self._written) is None or self._node.access == "stream"):
+        place = self.progress.place(state)
+        if place.cut and (batching_of(self.progress.plan) is None or self.arrangement.plan.access == "stream"):
             raise StateError(f"The state continues an epoch with another batch size. {RESIZE_NEEDS}")
         self._require_same_batches(place.position, has_cursor="cursor" in state)
         count = self._count_from(place.cut)
         if count is None and place.position >= BATCH_LIMIT:
             raise StateError(f"position={place.position} is no number of batches that anybody reads.")
-        if place.position == count and any(isinstance(each, CompleteCache) for each in walk(self._written)):
+        if place.position == count and any(isinstance(each, CompleteCache) for each in walk(self.progress.plan)):
             place = Place(place.epoch + 1, 0)  # nobody knew the number of batches while the cache was filled
         if count is not None and (place.position or place.cut) and place.position >= count:
             raise StateError(f"position={place.position} is beyond the {count} batches of an epoch.")
@@ -263,19 +229,13 @@ class Loader(NoArray):
 
     def _count_from(self, cut: int) -> int | None:
         """The number of batches of an epoch that is cut after some elements; None if that is unknown."""
-        length = with_batches(self._written, cut).length if cut else self._batch_count
+        length = with_batches(self.progress.plan, cut).length if cut else self._batch_count
         return length if isinstance(length, int) else None
 
     def _resume(self, place: Place) -> None:
         self._run_from(place.cut)
-        self._iterator_count += 1
-        self._consumed.clear()
-        at = place.epoch, place.position
-        if place.consumed >= 0:
-            self._note_consumed(at, place.consumed)
-        self._cut = (place.epoch, place.cut) if place.cut else None
-        self._at, self._resumes, self._is_compared, self._pieces = at, True, False, []
-        self._worked_at = None
+        self.progress.resume(place)
+        self._is_compared = False
 
     def _run_from(self, cut: int) -> None:
         """Has epochs begin behind some elements."""
@@ -285,9 +245,16 @@ class Loader(NoArray):
 
     def _restart(self, cut: int) -> None:
         """Stops the workers, and prepares others for epochs that begin behind some elements."""
-        old, delivery, made = self._now, self._delivery, self._arranged(cut)
+        old, delivery, plan = self.arrangement, self._delivery, self.progress.plan
+        made = arrange(
+            with_batches(plan, cut) if cut else plan,
+            old.options,
+            old.share,
+            same_epoch=self.progress.same_epoch,
+            quarantine=old.quarantine,
+        )
         # Attributes only: Ctrl-C does not strike between these lines.
-        self._delivery, self._now, self._runs_from = None, made, cut
+        self._delivery, self.arrangement, self._runs_from = None, made, cut
         _close(old, delivery)
 
     def _require_same_batches(self, position: int, *, has_cursor: bool) -> None:
@@ -296,9 +263,9 @@ class Loader(NoArray):
         Only `on_error="skip"` turns a plan with random access into one with a cursor. Without a cursor, as for batches
         that are taken apart again, the difference is not visible.
         """
-        leaves_out = self._node.access == "stream"
-        is_told = has_cursor or self._now.gives_cursor
-        if not self._has_random_access or not position or not is_told or leaves_out == has_cursor:
+        leaves_out = self.arrangement.plan.access == "stream"
+        is_told = has_cursor or self.arrangement.gives_cursor
+        if self.progress.plan.access != "random" or not position or not is_told or leaves_out == has_cursor:
             return
         here, there = ("", "out") if leaves_out else ("out", "")
         raise StateError(
@@ -307,33 +274,22 @@ class Loader(NoArray):
             "which leaves the order as it is), or begin the epoch anew: position 0, and no cursor."
         )
 
-    def _note_consumed(self, at: Position, consumed: int) -> None:
-        """Keeps the cursors of the latest positions. An adapter may ask for any of them."""
-        self._consumed[at] = consumed
-        while len(self._consumed) > CURSOR_COUNT:
-            del self._consumed[next(iter(self._consumed))]
-
     # For adapters.
 
-    def _start(self) -> Position:
-        """Where the next iteration begins."""
-        if (self._at[1] or self._pieces) and not self._resumes:
-            return self._next_epoch(), 0
-        return self._at
-
-    def _rest_count(self) -> int | None:
+    def rest_count(self) -> int | None:
         """The number of batches of the next iteration; None if that is unknown."""
-        epoch, position = self._start()
-        count = self._count_from(self._cut[1] if self._cut is not None and self._cut[0] == epoch else 0)
-        return None if count is None else (count - position) * self._share.piece_count
+        epoch, position = self.progress.start
+        count = self._count_from(self.progress.cut(epoch))
+        return None if count is None else (count - position) * self.arrangement.share.piece_count
 
-    def _stay(self) -> None:
-        """Makes the next iteration continue here. An evaluation always starts again."""
-        if not self._same_epoch:
-            self._at, self._resumes = self._worked_at or self._at, True
+    def ring(self) -> Ring:
+        """The ring of the batches, for adapters that register its memory. Workers start."""
+        return self._running().ring
 
-    def _next_epoch(self) -> int:
-        return 0 if self._same_epoch else self._at[0] + 1
+    def require_open(self) -> None:
+        """Refuses a loader that is closed. Raises LoaderError."""
+        if self._is_closed:
+            raise LoaderError(CLOSED) from None
 
     # Reports.
 
@@ -369,7 +325,7 @@ class Loader(NoArray):
         if use.delay is not None:
             lanes = tuple(replace(lane, delay_s=lane.cpu_s * use.delay) for lane in lanes)
         delivery = self._delivery  # another thread may be putting another one there
-        busiest = self._now.top.busiest
+        busiest = self.arrangement.top.busiest
         # Of processes, a loader beside this one may have had more started, and all of them share the work.
         hands = [lane.workers for lane in lanes if lane.reach in ("process", "machine") and not lane.is_serial]
         return Report(
@@ -377,7 +333,7 @@ class Loader(NoArray):
             elements_per_batch=self._elements_per_batch(),
             longest_use_s=counters.longest_use_s,
             longest_wait_s=counters.longest_wait_s,
-            unit="element" if self._node.batch_size else "batch",
+            unit="element" if self.arrangement.plan.batch_size else "batch",
             elapsed_s=counters.wait_s + counters.use_s,
             wait_s=counters.wait_s,
             first_batch_s=counters.first_batch_s or 0.0,
@@ -390,30 +346,33 @@ class Loader(NoArray):
             slot_count=self._budget.slot_count,
             slot_nbytes=self._budget.slot_nbytes,
             shared_nbytes=self._budget.shared_nbytes,
-            note="\n".join(filter(None, (self._past, self._now.notes))),
-            set_aside=self._quarantine.count if self._quarantine else 0,
-            quarantine=(self._quarantine.path or "") if self._quarantine else "",
-            may_hold_gil=busiest.reach == "thread" and self._now.facts.traits.may_hold_gil,
-            memory_limit=self._options.memory_limit,
+            note="\n".join(filter(None, (self._past, self.arrangement.notes))),
+            set_aside=self.arrangement.quarantine.count if self.arrangement.quarantine else 0,
+            quarantine=(self.arrangement.quarantine.path or "") if self.arrangement.quarantine else "",
+            may_hold_gil=busiest.reach == "thread" and self.arrangement.facts.traits.may_hold_gil,
+            memory_limit=self.arrangement.options.memory_limit,
             cpu_count=usable_cpu_count(),
             cpus=use.cpus,
             cpu_s=counters.cpu_s,
             lanes=lanes,
-            plan=steps_of(self._node),
+            plan=steps_of(self.arrangement.plan),
             reserved_nbytes=self._peak.reserved_nbytes,
             peak_nbytes=self._peak.nbytes,
-            overhead_nbytes=self._now.overhead_nbytes,
+            overhead_nbytes=self.arrangement.overhead_nbytes,
             page_cache_nbytes=page_cache_nbytes(),
             mapped_nbytes=mapped_nbytes(),
         )
 
     def _elements_per_batch(self) -> int:
         """Elements of a delivered batch: this shard's rows of a full one; 1 if it is unknown."""
-        return self._now.facts.batch_size // (self._share.count * self._share.piece_count) or 1
+        return (
+            self.arrangement.facts.batch_size // (self.arrangement.share.count * self.arrangement.share.piece_count)
+            or 1
+        )
 
     def __repr__(self) -> str:
-        state = "closed" if self._is_closed else f"epoch {self._at[0]}, position {self._at[1]}"
-        return f"<penstock.Loader of {length_text(self._length)}, {self._now.top.crew.executor}, {state}>"
+        state = "closed" if self._is_closed else "epoch {}, position {}".format(*self.progress.at)
+        return f"<penstock.Loader of {length_text(self._length)}, {self.arrangement.top.crew.executor}, {state}>"
 
     # Lifetime.
 
@@ -448,11 +407,11 @@ class Loader(NoArray):
         if self._must_restart and not self._is_closed:
             self._must_restart = False
             self._restart(self._runs_from)
-        old = self._now
-        if self._is_closed or self._options.executor != "auto" or old.top.busiest.reach == "thread":
+        old = self.arrangement
+        if self._is_closed or self.arrangement.options.executor != "auto" or old.top.busiest.reach == "thread":
             return
-        plan = prune_cached(self._node)
-        if plan is self._node or not all(each.releases_gil for each in functions_of(plan)):
+        plan = prune_cached(self.arrangement.plan)
+        if plan is self.arrangement.plan or not all(each.releases_gil for each in functions_of(plan)):
             return
         past = (
             "The cache has all that is asked for, so threads read it now; the numbers here are of the time since then."
@@ -461,29 +420,21 @@ class Loader(NoArray):
         self._restart(self._runs_from)
         self._counters, self._started_at, self._cpus = Counters(), 0.0, None
 
-    def _ring(self) -> Ring:
-        """The ring of the batches, for adapters that register its memory."""
-        return self._running().ring
-
     def _running(self) -> DeliveryBase:
-        self._require_open()
+        self.require_open()
         if self._delivery is None:
             try:
-                self._delivery = start(self._now)
+                self._delivery = start(self.arrangement)
             except Exception:
-                self._require_open()  # it may have been closed meanwhile
+                self.require_open()  # it may have been closed meanwhile
                 raise
             watch(self, self._delivery)
             try:
-                self._require_open()
+                self.require_open()
             except LoaderError:  # the call of close() may have found nothing to stop
                 self._delivery.close(CLOSE_WAIT_S)
                 raise
         return self._delivery
-
-    def _require_open(self) -> None:
-        if self._is_closed:
-            raise LoaderError(CLOSED) from None
 
     def _take(self, iterator: "_Epoch") -> Tree:
         """Returns the next batch for an iterator; raises StopIteration after the last of its epoch."""
@@ -491,13 +442,13 @@ class Loader(NoArray):
         try:
             if iterator.is_over:
                 raise StopIteration
-            if iterator.number != self._iterator_count:
+            if iterator.number != self.progress.iteration:
                 raise LoaderError(
                     "A newer iterator, or set_state(), has taken over this loader: one iterator lives at a time. "
                     "Make a second loader to iterate twice at once."
                 )
             delivery = self._delivery or self._running()
-            epoch, position = self._at
+            epoch, position = self.progress.at
             batch = self._draw(delivery)
             if batch is END_OF_EPOCH:
                 iterator.is_over = True
@@ -507,10 +458,10 @@ class Loader(NoArray):
                         "Epoch %d had no batch: nothing came out of %s. To see which step leaves nothing, or too "
                         "little for one batch, iterate the dataset as it is after each.",
                         epoch,
-                        self._node.label,
+                        self.arrangement.plan.label,
                     )
                 self._end_epoch(epoch)
-                self._at = (self._next_epoch(), 0)
+                self.progress.end_epoch()
                 raise StopIteration
             left_at = self._counters.delivered(entered_at, self._started_at)
             if self._cpus is None:
@@ -518,15 +469,10 @@ class Loader(NoArray):
             if left_at >= self._peak.due_s:
                 self._peak.look(delivery.pids())
                 self._files.look(epoch)
-            self._resumes = False
-            if self._pieces:
-                self._pieces.pop()  # only now: before, Ctrl-C would lose this part
-                if self._pieces:
-                    return batch
-            iterator.is_over = position + 1 == self._now.program.batch_count
-            if delivery.consumed >= 0:
-                self._note_consumed((epoch, position + 1), delivery.consumed)
-            self._at = (self._next_epoch(), 0) if iterator.is_over else (epoch, position + 1)
+            if not self.progress.hand_out():
+                return batch
+            iterator.is_over = position + 1 == self.arrangement.program.batch_count
+            self.progress.step(delivery.consumed, is_last=iterator.is_over)
             if iterator.is_over:
                 self._end_epoch(epoch)
             return batch
@@ -540,19 +486,19 @@ class Loader(NoArray):
 
     def _draw(self, delivery: DeliveryBase) -> Tree:
         """Takes the next batch, or the next part of one."""
-        if not self._pieces:
-            batch = delivery.take(self._at, self._options.timeout_s)
-            if self._share.piece_count == 1 or batch is END_OF_EPOCH:
+        progress, share = self.progress, self.arrangement.share
+        if not progress.pieces:
+            batch = delivery.take(progress.at, self.arrangement.options.timeout_s)
+            if share.piece_count == 1 or batch is END_OF_EPOCH:
                 return batch
-            structure = self._now.program.spec.structure
-            pieces = self._share.pieces(structure.flatten_up_to(batch))
-            self._pieces = [structure.unflatten(piece) for piece in pieces]
-        return self._pieces[-1]
+            structure = self.arrangement.program.spec.structure
+            progress.pieces = [structure.unflatten(each) for each in share.pieces(structure.flatten_up_to(batch))]
+        return progress.pieces[-1]
 
     def _tell_cure(self, error: Exception) -> None:
         """Adds the remedy to the error of an element. A generator that failed has ended; nothing helps there."""
         fails = isinstance(error, (ElementError, SourceError))
-        if fails and self._options.on_error == "raise" and self._node.access == "random":
+        if fails and self.arrangement.options.on_error == "raise" and self.arrangement.plan.access == "random":
             error.add_note(
                 "To go on without elements that fail: on_error='replace'. The dataset's check() lists them all, and so "
                 "does `penstock check PATH` in a terminal."
@@ -563,8 +509,8 @@ class Loader(NoArray):
 
         Batches that you hold stay yours.
         """
-        self._is_closed, self._pieces = True, []
-        _close(self._now, self._delivery)
+        self._is_closed, self.progress.pieces = True, []
+        _close(self.arrangement, self._delivery)
 
     def __enter__(self) -> Self:
         return self

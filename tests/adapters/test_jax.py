@@ -275,11 +275,11 @@ for order in (devices, devices[::-1]):
                     for shard in found.addressable_shards:
                         assert np.array_equal(shard.data, want[shard.index]), (shard.index, shard.data, want)
         first_row = next(iter(adapter))[1].addressable_shards[0].index[0].start
-        print(adapter.loader._options.shard)
+        print(adapter.loader.arrangement.options.shard)
 
 columns = NamedSharding(Mesh(devices.reshape(2, 2), ("columns", "rows")), P("rows"))  # both hold all rows
 with ds.to_jax(sharding=columns, executor="threads", workers=1) as adapter:
-    print(adapter.loader._options.shard)
+    print(adapter.loader.arrangement.options.shard)
 odd = NamedSharding(Mesh(devices[[0, 2, 1, 3]], "rows"), P("rows"))
 for options in ({"sharding": sharding, "shard": (number, 2)}, {"sharding": odd}):
     try:

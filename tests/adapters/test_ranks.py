@@ -75,7 +75,7 @@ if dist.get_world_size() == 4:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     for shard in (mesh["dp"], mesh["tp"], mesh):
         with batches_of(24).to_torch(shard=shard, executor="inline") as batches:
-            print("share", *batches.loader._options.shard, next(iter(batches))["id"].tolist())
+            print("share", *batches.loader.arrangement.options.shard, next(iter(batches))["id"].tolist())
 dist.destroy_process_group()
 """
 )

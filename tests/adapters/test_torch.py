@@ -227,7 +227,7 @@ def test_a_slot_stays_leased_until_its_copy_to_cuda_is_done(monkeypatch):
         adapter._runtime = CudaRuntime(torch.device("meta"))
         adapter._runtime._stream = Stream(None)
         batches = Epoch(adapter.loader, adapter._copy, adapter._copied, ahead_count=1)
-        ring = adapter.loader._running().ring
+        ring = adapter.loader.ring()
         shapes = [tuple(batch["x"].shape) for batch in batches]
         # The first is handed out alone; later the one in hand and the next are on their way; the last is alone again.
         assert (shapes, leased) == ([(4, 2)] * 5, [1, 2, 2, 2, 1])

@@ -150,7 +150,7 @@ options = arguments(gradient_accumulation_steps=2)
 model = Model()
 shard = (options.process_index, options.world_size)
 batches = ds.to_torch(shard="auto", micro_batches=2, device=options.device, executor="threads", workers=1)
-assert batches.loader._options.shard == shard
+assert batches.loader.arrangement.options.shard == shard
 trainer = BatchTrainer(model, options, batches=batches, callbacks=[SaveBatches()], optimizers=sgd(model))
 saved = folder / f"checkpoint-{sys.argv[3]}"
 if saved.exists():

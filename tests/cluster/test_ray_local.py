@@ -31,7 +31,7 @@ def test_rows_of_this_machine_do_not_go_through_the_object_store(cluster: Any) -
             if number % 16 == 0:
                 assert stores()[0] <= before + (1 << 20)  # the plan
         assert len(loader._delivery.tasks()) == 2
-        assert loader._now.overhead_nbytes == overhead_nbytes(2)
+        assert loader.arrangement.overhead_nbytes == overhead_nbytes(2)
         assert loader.report().workers == 2
 
 
@@ -69,7 +69,7 @@ def test_an_environment_of_ray_is_that_of_an_agent(cluster: Any) -> None:
         ps.range(8).map(lambda x: os.environ.get("PLACE", "")).batch(4).loader("ray", 1, ray_options=options) as loader
     ):
         assert {text for batch in loader for text in batch.tolist()} == {"there"}
-        assert loader._now.overhead_nbytes == 0
+        assert loader.arrangement.overhead_nbytes == 0
 
 
 @pytest.fixture(scope="module")

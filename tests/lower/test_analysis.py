@@ -1,5 +1,6 @@
 """One walk answers questions about a plan, and a plan takes a short way into a loader."""
 
+import math
 import os
 import sys
 from typing import Any
@@ -13,7 +14,7 @@ from penstock.lower._analysis import Analysis, analyse, lower
 from penstock.lower._stages import divide
 from penstock.plan._node import Node, walk
 
-MOST_CHANGES = 19  # 4 of them to choose where functions run once, to run them, and to choose with what they told
+MOST_CHANGES = 21  # 4 of them to choose where functions run, to run them, and to choose with what they told
 ROOT = os.path.dirname(ps.__file__)
 
 
@@ -78,8 +79,8 @@ def test_an_analysis_has_the_facts_of_all_steps():
     assert [step.verb for step in analysis.steps] == ["batch", "shuffle", "random_map", "cache", "range"]
     assert [step.verb for step in analysis.functions] == ["random_map"]
     assert [step.verb for step in analysis.user_steps] == ["random_map", "range"]
-    assert (analysis.is_shuffled, analysis.is_cached, analysis.traits.is_cpu_bound, analysis.traits.is_remote) == (
-        True,
+    assert (analysis.spreads, analysis.is_cached, analysis.traits.is_cpu_bound, analysis.traits.is_remote) == (
+        [math.inf],
         True,
         True,
         False,

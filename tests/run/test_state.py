@@ -72,7 +72,7 @@ def test_a_break_in_a_cut_epoch_ends_it() -> None:
 
 def test_an_evaluation_that_was_cut_begins_again_whole() -> None:
     torch_like = plan(16).loader("inline")
-    torch_like._same_epoch = True
+    torch_like.progress.same_epoch = True
     torch_like.set_state(state_after(plan(10), 3))
     assert numbers(torch_like) == epoch(0)[30:]
     assert numbers(torch_like) == epoch(0)

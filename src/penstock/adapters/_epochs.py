@@ -117,9 +117,9 @@ class Epoch(Iterator[Tree], Generic[Moving]):
         ahead_count: int = 0,
     ) -> None:
         self._batches = iter(loader)
-        self._number = loader._iterator_count
+        self._number = loader.progress.iteration
         # Batches drawn early do not count as worked on, whichever thread asks.
-        loader._worked_at = self._drawn_to = loader._at
+        loader.progress.worked_at = self._drawn_to = loader.progress.at
         self._loader: Loader | None = loader
         self._begin = begin
         self._finish = finish
@@ -146,12 +146,12 @@ class Epoch(Iterator[Tree], Generic[Moving]):
             self._loader = None
             raise
         self._is_first = False
-        loader._worked_at = after
+        loader.progress.worked_at = after
         self._moving.popleft()  # at last: an interrupt before it has the batch come again
         return batch
 
     def _draw(self, loader: Loader) -> None:
-        if loader._at != self._drawn_to:
+        if loader.progress.at != self._drawn_to:
             raise LoaderError(
                 "An interrupt struck while a batch was being moved ahead, and this iterator lost it. To go on with "
                 "that batch: loader.set_state(loader.get_state()), and iterate again."
@@ -162,14 +162,14 @@ class Epoch(Iterator[Tree], Generic[Moving]):
         except Exception as error:
             self._last = error
             return
-        self._moving.append((moving, loader._at))
-        self._drawn_to = loader._at
+        self._moving.append((moving, loader.progress.at))
+        self._drawn_to = loader.progress.at
 
     def _end(self, loader: Loader) -> Exception:
         last, self._last, self._loader = self._last, None, None
         assert last is not None
         if isinstance(last, StopIteration):  # the last batch is worked on, too
-            loader._worked_at = None
+            loader.progress.worked_at = None
         try:
             return last
         finally:
@@ -177,9 +177,9 @@ class Epoch(Iterator[Tree], Generic[Moving]):
             del last
 
     def _require_current(self, loader: Loader) -> None:
-        if self._number != loader._iterator_count:
+        if self._number != loader.progress.iteration:
             raise LoaderError(
                 "A newer iterator, or set_state(), has taken over this adapter: one iterator lives at a time. "
                 "Make a second adapter to iterate twice at once."
             )
-        loader._running()  # which says so if it is closed
+        loader.require_open()

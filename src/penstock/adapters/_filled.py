@@ -36,10 +36,10 @@ class FilledUp:
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
-        share, spec = loader._share, loader._node.spec
+        share, spec = loader.arrangement.share, loader.arrangement.plan.spec
         most = most_rows(spec)
         varies = any(leaf.varies for leaf in spec.leaves)
-        row_counts = {most, *(remainders(loader._node) or {1} if varies else ())}
+        row_counts = {most, *(remainders(loader.arrangement.plan) or {1} if varies else ())}
         self._row_count = share.size(most)
         """The rows that this process gets of a batch."""
         if most <= share.index * self._row_count:
@@ -95,7 +95,7 @@ class FilledUp:
         """
         if not self.fills_up:
             return 1.0
-        share, length = self._loader._share, self._loader._node.length
+        share, length = self._loader.arrangement.share, self._loader.arrangement.plan.length
         metrics = getattr(getattr(model, "_compile_metrics", None), "_user_metrics", None)
         cure = "Or make batches that need none: batch(size, drop_remainder=True), with a size that shares divide."
         if verb == "predict":
@@ -108,7 +108,7 @@ class FilledUp:
             if share.count > 1:
                 raise self._refused("a process does not know how many there are in the others", cure)
             return None
-        count = element_count(self._loader._node)
+        count = element_count(self._loader.arrangement.plan)
         is_part = position > 0 or (step_count is not None and length is not None and step_count < length)
         if count is None or not isinstance(length, int) or is_part:
             raise self._refused(

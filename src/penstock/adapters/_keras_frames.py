@@ -95,7 +95,7 @@ def require_own_data(frame: Any, adapter: LoaderAdapter) -> None:
     Raises:
         ArgumentError: Says what to give instead.
     """
-    if adapter.loader._same_epoch or frame.f_code.co_name != "__init__" or asking(frame) is None:
+    if adapter.loader.progress.same_epoch or frame.f_code.co_name != "__init__" or asking(frame) is None:
         return
     measures = False
     while (frame := frame.f_back) is not None:
@@ -104,8 +104,8 @@ def require_own_data(frame: Any, adapter: LoaderAdapter) -> None:
         name = frame.f_code.co_name
         if name in MEASURING and not measures:
             measures = True
-            _caution_random(adapter.loader._written, f"{name}()")
-        plan = adapter.loader._written
+            _caution_random(adapter.loader.progress.plan, f"{name}()")
+        plan = adapter.loader.progress.plan
         if name == "fit" and frame.f_locals.get("val_x") is adapter and plan.randomness.depth:
             _caution_random(plan, "Validation")  # a shuffle alone does not change what is measured
         if name == "fit" and frame.f_locals.get("x") is adapter:

@@ -90,17 +90,17 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
         self.loader = loader
         delivered = Spec.of(loader.element_spec)
         self._delivered = delivered
-        self._filled = FilledUp(loader) if loader._options.uneven == "mask" else None
+        self._filled = FilledUp(loader) if loader.arrangement.options.uneven == "mask" else None
         self._own_weight_count = 0
         """With `uneven=`: leaves of the weights that elements have themselves, which its weights multiply."""
         self._spec = delivered
         element = loader.element_spec
-        if loader._options.uneven != "refuse":
+        if loader.arrangement.options.uneven != "refuse":
             self._spec = _with_weights(delivered)
             element = delivered.tree[0]
             self._own_weight_count = len(flatten(element[2])[0]) if len(element) == 3 else 0
         _require_batches(self._spec)
-        if not loader._same_epoch:
+        if not loader.progress.same_epoch:
             _require_targets_apart(self._spec.tree)
         self._weights = None if class_weight is None else ClassWeights(class_weight, element)
 
@@ -161,10 +161,10 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
     @property
     def _short_batch_sizes(self) -> set[int]:
         """Elements in the batches that are smaller than the others, where that is known; 0 where a shard has none."""
-        share = self.loader._share
+        share = self.loader.arrangement.share
         if share.uneven == "mask":
             return set()
-        return {rows // (share.count * share.piece_count) for rows in remainders(self.loader._node)}
+        return {rows // (share.count * share.piece_count) for rows in remainders(self.loader.arrangement.plan)}
 
     def _count(self, count: Any, frame: Any) -> Any:
         """A number of batches; None where it is not known how many of them an evaluation leaves out."""
@@ -176,7 +176,7 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
         if self._filled is None or _distribution() is None or (method := frames.method(frame)) is None:
             return None
         steps = getattr(method.f_locals.get("epoch_iterator"), "steps_per_epoch", None)
-        return self._filled.scale(frames.verb(frame), method.f_locals.get("self"), steps, self.loader._start()[1])
+        return self._filled.scale(frames.verb(frame), method.f_locals.get("self"), steps, self.loader.progress.start[1])
 
     def on_epoch_begin(self) -> None:
         """Says how many batches this epoch has: the rest of one after `set_state`.
@@ -188,7 +188,7 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
         asking = frames.asking(frame)
         self._scale(frame)  # what it refuses later leaves Keras's models on JAX without their weights
         if asking is not None and not frames.runs_on(frame):
-            asking._num_batches = self._count(self.loader._rest_count(), frame)
+            asking._num_batches = self._count(self.loader.rest_count(), frame)
             if asking._num_batches is None and not asking.steps_per_epoch:
                 asking._interrupted_warning = _say_nothing
 
@@ -260,8 +260,8 @@ class _Pass(Iterator[Tree]):
             if frames.is_building(sys._getframe(1)):
                 return self._made(self._weighed(flatten_like(self._delivered.structure, self._blank())))
             if self._runs_on:
-                self._loader._stay()
-            self._begun_at = self._loader._start()
+                self._loader.progress.stay()
+            self._begun_at = self._loader.progress.start
             self._scale = self._adapter._scale(sys._getframe(1))
             self._epoch = iter(self._loader)
         try:
@@ -324,7 +324,7 @@ class _Pass(Iterator[Tree]):
                 f"has it, and fit(initial_epoch={epoch + 1})."
             ) from None
         if self._verb == "predict" or (self._verb and on_jax):
-            shard = self._loader._options.shard
+            shard = self._loader.arrangement.options.shard
             raise ArgumentError(
                 f"{self._verb}() has nothing to work on: epoch {epoch} has no batch"
                 f"{f' with a row for shard={tuple(shard)}' if shard[1] > 1 else ''}. To see which step leaves nothing, "
@@ -344,15 +344,15 @@ class _Pass(Iterator[Tree]):
         raise tf.errors.OutOfRangeError(None, None, "The epoch has ended.") from None
 
     def _drawn(self, epoch: Iterator[Tree]) -> Tree:
-        before = self._drawn_from = self._loader._at
+        before = self._drawn_from = self._loader.progress.at
         if not self._reads_ahead:
             return next(epoch)
         try:
             batch = next(epoch)
         except StopIteration:  # the last batch is now trained on
-            self._loader._worked_at = None
+            self._loader.progress.worked_at = None
             raise
-        self._loader._worked_at = before
+        self._loader.progress.worked_at = before
         return batch
 
     def _made(self, leaves: list[Any]) -> Tree:
@@ -385,7 +385,10 @@ class _Pass(Iterator[Tree]):
         if any(leaf.max_shape is None for leaf in spec.leaves):
             options = LoaderOptions(executor="inline", prefetch=1)
             # What fails here fails again in training, or is set aside there.
-            with contextlib.suppress(Exception), Loader(self._loader._node, options, same_epoch=True) as loader:
+            with (
+                contextlib.suppress(Exception),
+                Loader(self._loader.arrangement.plan, options, same_epoch=True) as loader,
+            ):
                 return next(iter(loader))
         rows = _batch_size(spec) or UNKNOWN_SIZE
         shapes = [leaf.max_shape or (rows, *(size or UNKNOWN_SIZE for size in leaf.shape[1:])) for leaf in spec.leaves]

@@ -100,8 +100,8 @@ class TorchAdapter(EpochAdapter, IterableDataset):
         """
         if get_worker_info() is not None:
             raise LoaderError(_OWN_WORKERS)
-        _require_no_collation(sys._getframe(1), self.loader._node)
-        _require_not_dealt_out(sys._getframe(1), self.loader._options.shard)
+        _require_no_collation(sys._getframe(1), self.loader.arrangement.plan)
+        _require_not_dealt_out(sys._getframe(1), self.loader.arrangement.options.shard)
         if self._device.type != "cuda":
             return Epoch(self.loader, self._to_device)
         return Epoch(self.loader, self._copy, self._copied, ahead_count=1)
@@ -111,7 +111,7 @@ class TorchAdapter(EpochAdapter, IterableDataset):
         leaves = [_as_tensor(leaf) for leaf in flatten_like(self._spec.structure, batch)]
         if not self._pins:
             return leaves
-        self._ring.cover(self.loader._ring())
+        self._ring.cover(self.loader.ring())
         return [leaf.pin_memory() if is_tensor(leaf) and not self._ring.holds(leaf) else leaf for leaf in leaves]
 
     def _to_device(self, batch: Tree) -> Tree:

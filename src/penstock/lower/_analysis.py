@@ -10,7 +10,6 @@ from penstock.lower._guards import OnError, with_guards
 from penstock.lower._rewrite import prune_cached, with_parts
 from penstock.plan._batch import Batch
 from penstock.plan._cache import CacheStep
-from penstock.plan._index import Shuffle
 from penstock.plan._map import Map, learn
 from penstock.plan._node import Node, upwards, walk
 from penstock.plan._pad import PaddedBatch
@@ -44,7 +43,6 @@ class Analysis:
     reads_spans: bool
     """It is the steps above a stream, whose elements units read from spans."""
     is_cached: bool
-    is_shuffled: bool
 
     @property
     def batch_size(self) -> int:
@@ -52,6 +50,11 @@ class Analysis:
         short = [each.remainder for each in self.steps if isinstance(each, Batch) and each.length == 1]
         size = self.plan.batch_size or 1
         return min([size, *(rows for rows in short if rows)])
+
+    @property
+    def spreads(self) -> list[float]:
+        """The elements among which steps take those that follow each other; none for a plan that is read in order."""
+        return [each.spread for each in self.steps if each.spread > 1]
 
     @property
     def suits_one_thread(self) -> bool:
@@ -161,7 +164,6 @@ def analyse(plan: Node) -> Analysis:
         waits=any(each.is_remote and not each.reads_ahead for each in traits),
         reads_spans=any(isinstance(each, Inlet) for each in steps),
         is_cached=any(isinstance(each, CacheStep) for each in steps),
-        is_shuffled=any(isinstance(each, Shuffle) for each in steps),
     )
 
 

@@ -6,6 +6,7 @@ elements lie in spans. Workers fill rows of one batch side by side.
 
 import functools
 import itertools
+import math
 import threading
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -24,7 +25,6 @@ from penstock.lower._share import Share, most_rows
 from penstock.memory._rows import Rows, Window
 from penstock.memory._spans import SpanLayout
 from penstock.plan._batch import remainders
-from penstock.plan._index import Shuffle
 from penstock.plan._node import Node, walk
 from penstock.plan._order import ReadOrder
 from penstock.plan._reader import Gather, OpenSources, Reader, WorkerStatus
@@ -322,8 +322,8 @@ class ParallelProgram(BatchProgram):
         """How many batches ahead of their reads the sources know. Of windows two, whose elements are neighbours."""
         if not self._facts.traits.is_remote:
             return super().announced_count
-        windows = (each.window or 0 for each in self._facts.steps if isinstance(each, Shuffle))
-        count = -(-2 * max(windows, default=0) // self._facts.batch_size)
+        window = max((spread for spread in self._facts.spreads if spread < math.inf), default=0)
+        count = math.ceil(2 * window / self._facts.batch_size)
         return max(REMOTE_BATCHES, min(count, MOST_ANNOUNCED))
 
     @cached_property

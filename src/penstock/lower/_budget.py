@@ -1,6 +1,5 @@
 """The memory that a loader of a plan takes, known before the first read."""
 
-from penstock.base._random import BLOCK_CACHE_NBYTES
 from penstock.base._spec import Spec
 from penstock.lower._analysis import Analysis
 from penstock.memory._budget import Budget
@@ -40,7 +39,7 @@ def budget(
         slot_count=slot_count,
         slot_nbytes=SlotLayout(spec).nbytes,
         scratch_nbytes=scratch * max(1, worker_count),
-        order_nbytes=BLOCK_CACHE_NBYTES if analysis.is_shuffled else 0,
+        order_nbytes=max(each.memory.order_nbytes for each in analysis.steps),
         shared_nbytes=shared_nbytes,
         kept_nbytes=analysis.kept_nbytes(),
         source_nbytes=source_nbytes,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from penstock.base._errors import SpecError
-from penstock.base._random import local_permute, permute
+from penstock.base._random import BLOCK_CACHE_NBYTES, local_permute, permute
 from penstock.memory._rows import Indices, copied
 from penstock.plan._node import (
     POSITION_LIMIT,
@@ -228,6 +228,11 @@ class Shuffle(Reorder, OneInput):
     _scatters = True
 
     @property
+    def spread(self) -> float:  # type: ignore[override]
+        """The window."""
+        return self.window or math.inf
+
+    @property
     def redraws(self) -> bool:  # type: ignore[override]
         """Unless the order stays."""
         return self.reshuffle
@@ -269,7 +274,8 @@ class Shuffle(Reorder, OneInput):
     @property
     def memory(self) -> Memory:
         """The window of a stream; positions need none."""
-        return working_memory(self.window * self.spec.nbytes if self.window and self.access == "stream" else 0)
+        held = working_memory(self.window * self.spec.nbytes if self.window and self.access == "stream" else 0)
+        return held._replace(order_nbytes=BLOCK_CACHE_NBYTES)
 
 
 ENDLESS_ROUND_COUNT = 1 << 32

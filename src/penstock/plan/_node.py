@@ -62,6 +62,8 @@ class Memory(NamedTuple):
     """The part of the one worker that reads this step as a stream."""
     kept_nbytes: int = 0
     """Shared by all workers, and kept between epochs."""
+    order_nbytes: int = 0
+    """Of tables of a computed order, which all steps of a process have in common."""
 
 
 def working_memory(nbytes: int) -> Memory:
@@ -226,6 +228,9 @@ class Node(ABC):
         """Whether elements share data."""
         found = {node.overlap for node in history(self)} - {"none"}
         return "none" if not found else "anywhere" if self._scatters or "anywhere" in found else "near"
+
+    spread: float = 1
+    """The elements of the input among which those that follow each other are taken: 1 in its order, inf for all."""
 
     _scatters = False
     """Whether elements that share data may be anywhere after this step."""

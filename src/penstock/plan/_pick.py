@@ -1,5 +1,6 @@
 """The elements at positions that a user gave: `ds[array]`."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,6 +19,8 @@ from penstock.plan._text import length_text, length_words
 @dataclass(frozen=True, eq=False)
 class Pick(Select):
     """Elements in the order of a list of positions. One may come several times."""
+
+    spread = math.inf
 
     @cached_property
     def has_twins(self) -> bool:

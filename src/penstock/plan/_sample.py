@@ -1,5 +1,6 @@
 """Elements drawn at random by weights: an order that is computed from (seed, epoch, position)."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -71,6 +72,7 @@ class Sample(Reorder, OneInput):
     count: int
 
     verb = "sample"
+    spread = math.inf
     redraws = True
 
     @property

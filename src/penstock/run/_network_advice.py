@@ -4,6 +4,7 @@
 """
 
 import logging
+import math
 from typing import Any, Final, NamedTuple, final
 
 import numpy as np
@@ -12,7 +13,6 @@ from penstock.base._errors import PenstockError
 from penstock.base._units import size_text
 from penstock.lower._analysis import Analysis
 from penstock.lower._batches import ANNOUNCED_BATCHES
-from penstock.plan._index import Shuffle
 from penstock.sources._fetch import AHEAD_NBYTES, CONNECTIONS, PART_NBYTES, is_joined
 from penstock.sources._openfile import FilesSource, RecordReader, sorted_ranges
 
@@ -94,9 +94,9 @@ def cure(source: FilesSource, asked: Requests) -> str:
 
 def network_advice(analysis: Analysis) -> list[str]:
     """Logs the requests of an epoch for each source behind URLs. Returns advice, which is logged as a warning."""
-    windows = [each.window for each in analysis.steps if isinstance(each, Shuffle)]
-    is_scattered = None in windows
-    ahead = max([analysis.batch_size * ANNOUNCED_BATCHES, *(window for window in windows if window)])
+    is_scattered = math.inf in analysis.spreads
+    windows = (int(spread) for spread in analysis.spreads if spread < math.inf)
+    ahead = max([analysis.batch_size * ANNOUNCED_BATCHES, *windows])
     found = []
     for node in analysis.user_steps if analysis.plan.access == "random" else ():
         source: Any = node.opens

@@ -136,12 +136,19 @@ class Arrangement:
     program: BatchProgram
     """Its program."""
     options: LoaderOptions
+    share: Share
+    """The rows of each batch that are delivered."""
     gives_cursor: bool
     """States hold how far a filter got in an input that it reads by index."""
     quarantine: Quarantine | None
     """Takes elements that are set aside, if the plan has guards."""
     probes: Sequence[Crew]
     """Workers that found specs, and run nothing else. They stay until the others have started."""
+
+    @property
+    def plan(self) -> Node:
+        """The plan that runs."""
+        return self.facts.plan
 
     @cached_property
     def budget(self) -> Budget:
@@ -201,7 +208,7 @@ def arrange(
         if facts.traits.is_remote:
             top.crew.events += network_advice(facts)
         assert isinstance(top.program, BatchProgram)
-        made = Arrangement(facts, top, top.program, options, gives_cursor, quarantine, arranger.probes)
+        made = Arrangement(facts, top, top.program, options, share, gives_cursor, quarantine, arranger.probes)
         limit, process_count = options.memory_limit, top.process_count
         source_share = made.budget.source_share(limit, process_count)
         if source_share < 1:  # sources get what the limit leaves them

@@ -186,7 +186,7 @@ class ExecutorTests(OnExecutor):
         # Prefetched batches may belong to the next epoch, but no epoch reads an element twice.
         assert set(np.concatenate(batches).tolist()) <= set(reads)
         assert max(reads.values()) <= 2
-        assert sum(reads.values()) <= 4 * (5 + loader._options.prefetch + 2)
+        assert sum(reads.values()) <= 4 * (5 + loader.arrangement.options.prefetch + 2)
 
     @pytest.mark.parametrize("name", PLANS)
     def test_resumes_at_any_position(self, workers: int, name: str) -> None:
