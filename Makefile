@@ -81,7 +81,7 @@ test-faults: $(STAMP)-core
 	$(PYTEST) $(PARALLEL) --numprocesses=4 -m "$(FAULTS)" $(ARGS)
 
 test-cluster: $(STAMP)-cluster
-	$(PYTEST) $(SERIAL) -m "$(CLUSTER)" -o faulthandler_timeout=120 $(ARGS)
+	$(PYTEST) $(SERIAL) -m "$(CLUSTER)" $(ARGS)
 
 # Not part of `test`: Lightning, accelerate and transformers are large, and take two minutes.
 test-trainers: $(STAMP)-trainers

@@ -11,7 +11,7 @@ from penstock.plan._batch import Bundle
 from penstock.plan._cache import Cache, CompleteCache, Whole
 from penstock.plan._fingerprint import table
 from penstock.plan._node import Node, located, walk
-from penstock.report._progress import Progress
+from penstock.report._progress import ProgressLine
 from penstock.sources._cacheopen import OpenCacheFiles
 from penstock.sources.cache import CacheDirectory, CacheMemory
 
@@ -145,7 +145,7 @@ def _fill(step: Cache, progress: Told | None, options: dict[str, Any]) -> None:
     if step.length == 0:
         return
     total, done = step.length if isinstance(step.length, int) else None, 0
-    with Loader(plan, LoaderOptions(**options)) as loader, Progress("Keeping", total=total) as line:
+    with Loader(plan, LoaderOptions(**options)) as loader, ProgressLine("Keeping", total=total) as line:
         for _ in loader:
             done += count
             if progress is None:

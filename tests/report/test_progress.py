@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.report import _progress
-from penstock.report._progress import Progress
+from penstock.report._progress import ProgressLine
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
 
@@ -64,7 +64,7 @@ def _lines(shown: str) -> list[str]:
 
 
 def test_a_terminal_sees_one_line_that_is_taken_away(terminal, clock):
-    with Progress("Listing") as progress:
+    with ProgressLine("Listing") as progress:
         for _ in range(3):
             clock.now_s += 1
             progress.advance(500)
@@ -77,7 +77,7 @@ def test_a_terminal_sees_one_line_that_is_taken_away(terminal, clock):
 
 
 def test_the_part_of_a_known_number_is_shown(terminal, clock):
-    with Progress("Keeping", total=40_000) as progress:
+    with ProgressLine("Keeping", total=40_000) as progress:
         for count in (100, 19_900, 30_000):
             clock.now_s += 2
             progress.advance(count)
@@ -89,14 +89,14 @@ def test_the_part_of_a_known_number_is_shown(terminal, clock):
 
 
 def test_work_of_less_than_half_a_second_shows_nothing(terminal, clock):
-    with Progress("Listing") as progress:
+    with ProgressLine("Listing") as progress:
         clock.now_s += 0.4
         progress.advance(1000)
     assert terminal() == ""
 
 
 def test_it_is_drawn_ten_times_a_second(terminal, clock):
-    with Progress("Listing") as progress:
+    with ProgressLine("Listing") as progress:
         for _ in range(2000):
             clock.now_s += 0.001
             progress.advance()
@@ -105,7 +105,7 @@ def test_it_is_drawn_ten_times_a_second(terminal, clock):
 
 def test_a_line_is_no_wider_than_the_terminal(terminal, clock, monkeypatch):
     monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((20, 24)))
-    with Progress("Listing a folder of many files") as progress:
+    with ProgressLine("Listing a folder of many files") as progress:
         clock.now_s += 1
         progress.advance()
     assert _lines(terminal())[0] == "Listing a folder of"
@@ -113,7 +113,7 @@ def test_a_line_is_no_wider_than_the_terminal(terminal, clock, monkeypatch):
 
 def test_it_is_taken_away_when_the_work_fails(terminal, clock):
     def fail() -> None:
-        with Progress("Listing") as progress:
+        with ProgressLine("Listing") as progress:
             clock.now_s += 1
             progress.advance()
             raise OSError("the disk is full")
@@ -125,14 +125,14 @@ def test_it_is_taken_away_when_the_work_fails(terminal, clock):
 
 def test_a_terminal_that_cannot_take_a_line_back_sees_none(terminal, clock, monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
-    with Progress("Listing") as progress:
+    with ProgressLine("Listing") as progress:
         clock.now_s += 1
         progress.advance()
     assert terminal() == ""
 
 
 def test_a_log_sees_nothing(capfd, clock):
-    with Progress("Listing") as progress:
+    with ProgressLine("Listing") as progress:
         clock.now_s += 1
         progress.advance(7)
     assert capfd.readouterr().err == ""
@@ -140,13 +140,13 @@ def test_a_log_sees_nothing(capfd, clock):
 
 
 def test_work_goes_on_without_stderr_and_when_it_is_closed(terminal, clock, monkeypatch):
-    with Progress("Listing") as progress:
+    with ProgressLine("Listing") as progress:
         clock.now_s += 1
         terminal()
         progress.advance()
     for gone in (None, _progress.sys.stderr):
         monkeypatch.setattr(_progress, "sys", SimpleNamespace(stderr=gone))
-        with Progress("Listing") as progress:
+        with ProgressLine("Listing") as progress:
             clock.now_s += 1
             progress.advance()
         assert progress.done == 1

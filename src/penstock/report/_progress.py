@@ -16,14 +16,14 @@ _CLEAR: Final = "\r\x1b[K"
 
 
 @final
-class Progress:
+class ProgressLine:
     """Shows the progress of long work on stderr, if that is a terminal.
 
     The line appears after half a second and is removed at the end. One thread advances it. An error of the terminal is
     not raised.
 
     Example:
-        >>> with Progress("Keeping", total=3) as progress:
+        >>> with ProgressLine("Keeping", total=3) as progress:
         ...     progress.advance(2)
         >>> progress.done
         2
