@@ -83,11 +83,11 @@ def names(group: str) -> list[str]:
 def made_of(value: Any, **options: Any) -> Any | None:
     """Asks the extension for objects of a class to make a source of one; None if there is none, or it makes none.
 
-    The extension is registered in `penstock.objects` by the top module of the class or of one of its base classes. It
+    The extension is registered in `penstock.objects` by the top module of the class, or else of a base class. It
     gets the object and the options of `from_source`, and returns a `Source`, or None.
     """
-    roots = {kind.__module__.partition(".")[0] for kind in type(value).__mro__} - _NEVER
-    for root in sorted(roots):
+    roots = dict.fromkeys(kind.__module__.partition(".")[0] for kind in type(value).__mro__)
+    for root in (each for each in roots if each not in _NEVER):
         make = found(OBJECTS, root)
         if make is not None and (source := make(value, **options)) is not None:
             return source

@@ -6,14 +6,15 @@ nothing waits. A finalizer may run at any bytecode, also inside a locked region,
 into `Ring.free` and wakes the executor. The executor then calls `issue` on a thread that holds nothing.
 
 Guarantees, beside those of the scheduler.
-- Every slot that comes back becomes work at once, whether or not the consumer asks for a batch.
+- A slot that comes back becomes work as soon as a worker would be idle, whether or not the consumer asks for a batch.
 - Ctrl-C costs nothing. It can strike the consumer between any two bytecodes of `take`, also between the removal of a
   batch from the order and its hand-out. So `take` is passed the position of the batch, and seeks it if another is next.
   A seek also finds slots that Ctrl-C lost (`Ring.reclaim`). Units are issued on workers, where no interrupt comes.
 
-Each wait, and what ends it. There is one, the consumer's in `_wait`. A batch ends it, an error in the place of a batch,
-`close`, or the deadline. The consumer waits for a token in `_wakeup`, which a thread puts when the batch is ready. One
-token too many makes the consumer look once more. Workers wait for units: see the executors.
+Each wait, and what ends it. The consumer waits in `_listen`. A batch ends it, an error in the place of a batch, the
+end of the epoch, `close`, Ctrl-C, or the deadline. It waits for a token in `_wakeup`, which a thread puts when the
+batch is ready. One token too many makes it look once more. `_join` waits for workers, at most as long as it is told.
+Workers wait for units: see the executors.
 """
 
 import contextlib

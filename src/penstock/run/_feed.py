@@ -8,7 +8,8 @@ Which thread writes what. The feed shares the one lock of its `Delivery`. With i
 the spans, and so does the delivery's scheduler. The feed calls nothing of the delivery. It wakes the executor of the
 delivery, whose worker then asks for units.
 
-Each wait, and what ends it. There is none in this file. The worker may wait in the user's generator, which nothing can
+Each wait, and what ends it. `close` waits for the worker, at most as long as it is told. The worker may wait for a span
+that is free: `Ring.give_up` ends that. It may wait in the user's generator, which nothing can
 end: then a thread is left behind, see `DeadlineError`. Or it waits for a batch of a stage, see `_start.py`.
 """
 

@@ -1,8 +1,9 @@
 """The one door from a plan to what runs it: `arrange`.
 
-Its order: rewrite the plan; find what functions return, the only place where one runs before the first batch; divide a
-stream into parts; choose workers, by arithmetic alone; make programs; pack what travels; add up memory. What comes out
-is a value. Another plan, such as the rest of an epoch with other batches, is another arrangement.
+Its order: rewrite the plan; divide a stream into parts; of each part choose the workers, by arithmetic, let them find
+what functions return, the only place where one runs before the first batch, and choose again with what that told;
+make programs; pack what travels; add up memory; open sources. What comes out is a value. Another plan, such as the
+rest of an epoch with other batches, is another arrangement.
 """
 
 import math

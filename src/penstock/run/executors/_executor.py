@@ -41,7 +41,8 @@ class Client(Protocol):
 class Executor(ABC):
     """Runs units. It knows no dataset, no batch and no order.
 
-    `begin` comes first, then `wake`. After that the executor asks its client for units.
+    `begin` comes first, then `wake`. After that the executor asks its client for units. If a worker dies, its unit has
+    finished with a `WorkerError`; the client says whether it runs again.
     """
 
     name: ClassVar[str]
