@@ -77,7 +77,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("keras"):
             item.add_marker("framework")
-    items.sort(key=_shares_workers)  # these last, so that workers start once
+    # Long ones first, or the set would wait for them at its end. Those with shared workers last: they start once.
+    items.sort(key=lambda item: (item.get_closest_marker("long") is None, _shares_workers(item)))
 
 
 @pytest.fixture(autouse=True)

@@ -81,6 +81,7 @@ dist.destroy_process_group()
 )
 
 
+@pytest.mark.long
 def test_ddp_in_any_number_of_ranks_is_one_process(tmp_path: Path) -> None:
     """Four ranks share batches of 26; three go on in mid-epoch with batches of 20, and a short one of 8."""
     import torch

@@ -1,5 +1,6 @@
 """Damaged small files of every format give right rows, or an error with the file's name. `make fuzz` runs longer."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -13,20 +14,25 @@ from tests.fuzz.formats import FORMATS
 
 pytestmark = pytest.mark.faults
 
-# Of all formats. The two tests share it, and run side by side.
+# Of all formats. Two programs share it, and run side by side.
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "300"))
 NAMES = [name for name, each in FORMATS.items() if not each.missing]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", [0, 1])
-def test_damaged_files_give_right_rows_or_an_error_with_their_name(part: int, tmp_path: Path) -> None:
-    names = ";".join(NAMES[part::2])
-    options = ["--formats", names, "--seed", "tests", "--seconds", str(SECONDS / 2), "--keep", tmp_path / "failed"]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.fuzz", *options], capture_output=True, text=True, timeout=SECONDS + 240
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.mark.long
+def test_damaged_files_give_right_rows_or_an_error_with_their_name(tmp_path: Path) -> None:
+    programs = []
+    with contextlib.ExitStack() as at_end:
+        for part in (0, 1):
+            options = ["--formats", ";".join(NAMES[part::2]), "--seed", "tests", "--seconds", str(SECONDS / 2)]
+            out = at_end.enter_context((tmp_path / f"{part}.txt").open("w+"))
+            command = [sys.executable, "-m", "tests.fuzz", *options, "--keep", str(tmp_path / "failed")]
+            programs.append(subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT))
+            at_end.callback(programs[-1].wait)
+            at_end.callback(programs[-1].kill)
+        statuses = [program.wait(SECONDS + 240) for program in programs]
+    assert statuses == [0, 0], "\n".join((tmp_path / f"{part}.txt").read_text() for part in (0, 1))
 
 
 FAULTY = """

@@ -54,6 +54,7 @@ def test_wheel_of_a_machine_without_a_compiler_works(tmp_path):
 
 
 @pytest.mark.framework
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="the name of the wheel's platform")
 def test_demo_runs_from_what_make_dist_builds(tmp_path):
     pytest.importorskip("build")
