@@ -42,6 +42,7 @@ from penstock.lower._loose import loosened
 from penstock.lower._rewrite import reader_of
 from penstock.lower._share import Uneven
 from penstock.memory._rows import Indices, copied
+from penstock.plan._around import Anchors, around, offsets_of
 from penstock.plan._batch import Batch, Unbatch
 from penstock.plan._cast import Cast
 from penstock.plan._cautions import (
@@ -63,10 +64,12 @@ from penstock.plan._pad import BucketByLength, PaddedBatch, Padding
 from penstock.plan._pick import Pick, picked
 from penstock.plan._reader import Reader
 from penstock.plan._sample import Sample, Weights
+from penstock.plan._source_node import SourceNode
 from penstock.plan._split import boundaries, by_classes, by_groups, require_apart
 from penstock.plan._text import describe, length_text, length_words, uncounted
-from penstock.plan._windows import Windows, group_bounds, grouped
+from penstock.plan._windows import Windows, group_bounds, grouped, window_count
 from penstock.run._shard import Shard, shard_of, warn_of_missing_shard
+from penstock.sources.arrays import ArraySource
 
 if TYPE_CHECKING:
     from penstock.adapters.jax import JaxAdapter
@@ -1071,47 +1074,86 @@ class Dataset(NoArray):
         """
         return Dataset(Unbatch(self._node))
 
-    def windows(self, length: int, *, shift: int = 1, stride: int = 1, groups: "Labels | None" = None) -> "Dataset":
+    def windows(
+        self,
+        length: "int | Mapping[str, Iterable[int]]",
+        *,
+        shift: int = 1,
+        stride: int = 1,
+        groups: "Labels | None" = None,
+        tail: bool = False,
+    ) -> "Dataset":
         """Looks at runs of `length` elements: element `i` is elements `i * shift + k * stride`, stacked.
 
         An element of shape `(height, width)` becomes `(length, height, width)`. Nothing is copied to make
         windows; each is read where it lies.
 
-        Random access, order: kept. Memory: none, or 16 bytes a group; and 8 bytes an element in each process, where
+        With offsets by name, `{"image": [-1, 0], "action": range(16)}`, elements are dicts, and there is a window
+        around each of them. A value with `k` offsets gets a new first axis, `(k, ...)`: it is that of the elements so
+        far away. Values without offsets stay as they are. Beyond the edge of a group, the element at the edge comes
+        again, and `element["is_pad"][name]`, bool `(k,)`, is True there. The values with offsets come last, before
+        `is_pad`. This is what LeRobot calls delta timestamps, by position. Each value is read only where its own
+        offsets lie. A function before it makes whole elements, so put `map` after it, where it gets the window.
+
+        Random access, order: kept. Memory: none, or 24 bytes a group; and 8 bytes an element in each process, where
         elements of one group do not stand together.
 
         Args:
-            length: Elements in a window.
+            length: Elements in a window; or offsets by name, which need random access.
             shift: How far a window starts after the one before.
-            stride: How far apart the elements of a window are.
-            groups: A label an element, `(n,)`, read now; or the key or place of a leaf, as for `split`. All elements
-                with one label are a group, wherever they stand, and a window is neighbours within a group, in their
-                order. Windows come by group, the group of the first element first.
+            stride: How far apart the elements of a window are; not with offsets.
+            groups: A label an element, `(n,)`; or the key or place of a leaf, which is read now, in blocks, as for
+                `split`. All elements with one label are a group, wherever they stand, and a window is neighbours within
+                a group, in their order. Windows come by group, the group of the first element first.
+            tail: Where `shift` leaves elements over at the end of a group, a last window ends with them; it has
+                elements in common with the one before. Groups shorter than a window have none. With offsets, the last
+                element of each group has a window.
 
         Raises:
-            ArgumentError: A number is below 1, or labels do not fit.
+            ArgumentError: A number is below 1, labels do not fit, or there are offsets for a name that elements do not
+                have.
+            ArgumentTypeError: Offsets are no integers, or this is a stream, and there are groups or offsets.
             SpecError: When the spec is first needed: elements do not have one shape.
 
         Example:
             >>> [w.tolist() for w in penstock.range(5).windows(3)]
             [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
+            >>> frames = penstock.from_arrays({"image": np.arange(6), "action": np.arange(6) * 10})
+            >>> clip = frames.windows({"image": [-1, 0], "action": range(3)}, groups=[0, 0, 0, 0, 1, 1])[4]
+            >>> clip["image"].tolist(), clip["action"].tolist()
+            ([4, 4], [40, 50, 50])
+            >>> clip["is_pad"]["image"].tolist(), clip["is_pad"]["action"].tolist()
+            ([True, False], [False, False, True])
         """
-        length, shift, stride = (
-            integer("windows", name, value, least=1)
-            for name, value in (("length", length), ("shift", shift), ("stride", stride))
-        )
-        span, total = (length - 1) * stride + 1, self._node.length
+        shift, stride = (integer("windows", name, each, 1) for name, each in (("shift", shift), ("stride", stride)))
+        tail, total, offsets = bool(tail), self._node.length, None
+        if isinstance(length, Mapping):
+            self._require_random("windows({name: offsets})", "Keep its elements first, or give a length: windows(8)")
+            offsets, size = offsets_of(self._node, length), 1
+            if stride != 1:
+                raise ArgumentError(f"windows({{name: offsets}}, stride={stride}): the offsets say how far apart.")
+        else:
+            size = integer("windows", "length", length, least=1)
+        span = (size - 1) * stride + 1
         if groups is None:
-            count = max(0, (total - span) // shift + 1) if isinstance(total, int) else total
-            plain = Windows(self._node, length, shift, stride, None, count)
-            caution_windows(self._node, plain.label)
-            return Dataset(plain)
-        self._require_random("windows(groups=)", "Make the windows in the generator, or by flat_map()")
-        labels = labels_of(self._node, "windows(groups=...)", groups)
-        order, sizes = grouped(labels)
-        bounds, count = group_bounds(sizes, span, shift)
+            if offsets is None:
+                count = window_count(total, span, shift, tail) if isinstance(total, int) else total
+                plain = Windows(self._node, size, shift, stride, None, count, tail)
+                caution_windows(self._node, plain.label)
+                return Dataset(plain)
+            caution_windows(self._node, "windows({name: offsets})")
+            order, sizes = None, np.array([min(total or 0, POSITION_LIMIT)], np.int64)
+        else:
+            self._require_random("windows(groups=)", "Make the windows in the generator, or by flat_map()")
+            order, sizes = grouped(labels_of(self._node, "windows(groups=...)", groups))
+        bounds, count = group_bounds(sizes, span, shift, tail)
         node = self._node if order is None else Select(self._node, "windows", "groups=...", order, is_hidden=True)
-        return Dataset(Windows(node, length, shift, stride, bounds, count))
+        if offsets is None:
+            return Dataset(Windows(node, size, shift, stride, bounds, count, tail))
+        pads = SourceNode(ArraySource(np.array([False, True])), "from_arrays")
+        every = [each for name in node.spec.tree for each in offsets.get(name, (0,))]
+        anchors = Anchors(bounds, shift, total if total == math.inf else count, min(every), max(every))
+        return Dataset(around(node, offsets, anchors, pads))
 
     # Keeping.
 

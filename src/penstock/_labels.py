@@ -12,6 +12,7 @@ from penstock.base._positions import as_values
 from penstock.lower._rewrite import Part, with_part
 from penstock.plan._batch import Batch
 from penstock.plan._cautions import caution_labels
+from penstock.plan._fields import Fields
 from penstock.plan._node import Node
 
 Labels = npt.ArrayLike | str | int
@@ -60,5 +61,8 @@ def _read(node: Node, call: str, key: Any) -> npt.NDArray[Any]:
         raise ArgumentError(f"{call}: a label is one number or text, and this leaf is {part}.")
     if node.length == 0:
         return np.empty(0, part.dtype)
-    with Loader(Batch(with_part(node, key), _BATCH_SIZE, False), LoaderOptions()) as loader:
-        return np.concatenate([np.array(batch) for batch in loader])
+    # By its name a source reads the one column, see `with_parts`.
+    is_named = isinstance(node.spec.tree, dict)
+    one = Fields(node, "select", ((key, key),), keeps_others=False) if is_named else with_part(node, key)
+    with Loader(Batch(one, _BATCH_SIZE, False), LoaderOptions()) as loader:
+        return np.concatenate([np.array(batch[key] if is_named else batch) for batch in loader])

@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.lower._copies import CopyPlan
+from penstock.lower._rewrite import with_parts
+from penstock.testing import CountingSource, assert_resumes_exactly
 
 
 def lists(ds):
@@ -131,3 +134,196 @@ def test_elements_without_data_can_be_stacked():
 def test_labels_for_another_number_of_elements_are_refused():
     with pytest.raises(ps.ArgumentError, match=r"a value for each element, shape \(5,\), got \(4,\)"):
         ps.range(5).windows(2, groups=[0, 0, 1, 1])
+
+
+# A last window for what the shift leaves over.
+
+
+def test_a_tail_is_a_last_window_that_ends_with_its_group():
+    assert lists(ps.range(8).windows(3, shift=2, tail=True)) == [[0, 1, 2], [2, 3, 4], [4, 5, 6], [5, 6, 7]]
+    assert lists(ps.range(7).windows(3, shift=2, tail=True)) == [
+        [0, 1, 2],
+        [2, 3, 4],
+        [4, 5, 6],
+    ]  # nothing is left over
+    assert lists(ps.range(9).windows(2, stride=3, shift=4, tail=True)) == [[0, 3], [4, 7], [5, 8]]
+    visits = ps.range(11).windows(4, shift=2, groups=[0, 1] * 5 + [2], tail=True)  # users in turn; one has a short past
+    assert lists(visits) == [[0, 2, 4, 6], [2, 4, 6, 8], [1, 3, 5, 7], [3, 5, 7, 9]]
+
+
+@pytest.mark.parametrize("length", [10, None])
+def test_a_stream_has_the_same_tail(length):
+    stream = ps.from_generator(range, 10, length=length).windows(4, shift=5, tail=True)
+    assert (
+        lists(stream)
+        == lists(ps.range(10).windows(4, shift=5, tail=True))
+        == [[0, 1, 2, 3], [5, 6, 7, 8], [6, 7, 8, 9]]
+    )
+    assert stream.length == (3 if length else None)
+    assert lists(ps.from_generator(range, 3).windows(4, tail=True)) == []
+
+
+def test_parts_of_windows_with_a_tail_share_nothing():
+    train, val = ps.range(10).windows(4, shift=4, tail=True).split(2, 1)
+    assert (lists(train), lists(val)) == ([[0, 1, 2, 3], [4, 5, 6, 7]], [])
+
+
+# Offsets by name.
+
+EPISODES = np.array([0, 1, 0, 1, 0, 1, 1, 0])  # two robots write into one log
+STEPS = {"image": np.arange(8), "action": np.arange(8) * 10, "episode": EPISODES}
+
+
+def clips(**options):
+    return ps.from_arrays(STEPS).windows({"image": [-1, 0], "action": range(3)}, groups="episode", **options)
+
+
+def test_each_value_has_offsets_of_its_own_within_its_group():
+    assert [clip["image"].tolist() for clip in clips()] == [
+        [0, 0], [0, 2], [2, 4], [4, 7], [1, 1], [1, 3], [3, 5], [5, 6],
+    ]  # fmt: skip
+    assert clips()[1]["action"].tolist() == [20, 40, 70]
+    assert clips()[2]["action"].tolist() == [40, 70, 70]
+    assert [int(clip["episode"]) for clip in clips()] == [0] * 4 + [1] * 4  # without offsets: as it was
+    spec = clips().element_spec
+    assert spec["image"] == ps.ArraySpec((2,), "int64")
+    assert spec["is_pad"]["action"] == ps.ArraySpec((3,), "bool")
+
+
+def test_a_mask_says_where_the_edge_of_a_group_is_repeated():
+    for clip, at in zip(clips(), [0, 2, 4, 7, 1, 3, 5, 6], strict=True):
+        place, count = np.flatnonzero(EPISODES[:at] == EPISODES[at]).size, 4
+        for name, offsets in {"image": [-1, 0], "action": range(3)}.items():
+            assert clip["is_pad"][name].tolist() == [not 0 <= place + each < count for each in offsets]
+
+
+def test_offsets_may_lie_beyond_every_edge_and_come_twice():
+    ds = ps.zip({"x": ps.range(3)}).windows({"x": [-9, 9, 1, 1]})
+    assert [clip["x"].tolist() for clip in ds] == [[0, 2, 1, 1], [0, 2, 2, 2], [0, 2, 2, 2]]
+    assert ds[0]["is_pad"]["x"].tolist() == [True, True, False, False]
+    assert list(ds[0]) == ["x", "is_pad"]
+
+
+def test_shift_leaves_out_anchors_and_tail_keeps_the_last_of_a_group():
+    assert [int(c["image"][1]) for c in clips(shift=2)] == [0, 4, 1, 5]
+    assert [int(c["image"][1]) for c in clips(shift=2, tail=True)] == [0, 4, 7, 1, 5, 6]
+
+
+def test_a_value_is_read_where_its_own_offsets_lie_and_nowhere_else():
+    images, actions = (CountingSource(ps.from_arrays(STEPS[name])._node.data) for name in ("image", "action"))
+    steps = ps.zip({"image": ps.from_source(images), "action": ps.from_source(actions)})
+    clip = steps.windows({"image": [-2, 0], "action": range(3)})[3]
+    assert (clip["image"].tolist(), clip["action"].tolist()) == ([1, 3], [30, 40, 50])
+    assert (dict(images.reads), dict(actions.reads)) == ({1: 1, 3: 1}, {3: 1, 4: 1, 5: 1})
+    steps.windows({"image": [-2, 0], "action": [0]}).select("action", "is_pad")[3]
+    assert sum(images.reads.values()) == 2
+
+
+class Table:
+    """Rows of columns of which some can be read alone."""
+
+    def __init__(self, columns):
+        self.columns, self.element_spec = columns, {name: ps.ArraySpec((), "int64") for name in columns}
+
+    def __len__(self):
+        return 8
+
+    def selected(self, names):
+        return Table({name: self.columns[name] for name in names})
+
+    def read_into(self, indices, out):
+        for name, (values, asked) in self.columns.items():
+            out[name][...] = values[indices]
+            asked.append(len(indices))
+
+
+def test_labels_in_a_column_are_read_without_the_other_columns():
+    columns = {name: (values, []) for name, values in STEPS.items()}
+    ps.from_source(Table(columns)).windows({"image": [0]}, groups="episode")
+    assert {name: sum(asked) for name, (_, asked) in columns.items()} == {"image": 0, "action": 0, "episode": 8}
+
+
+def test_windows_by_name_are_copied_by_the_engine_and_resume():
+    ds = clips().shuffle(3).batch(2)
+    assert CopyPlan.of(with_parts(ds._node), (0, 1)) is not None
+    assert_resumes_exactly(ds, executors=[("inline", 1), ("threads", 2)])
+
+
+def test_windows_by_name_of_an_endless_dataset_are_endless():
+    ds = ps.zip({"x": ps.range(3)}).repeat().windows({"x": [-1, 1]})
+    assert ds.length == math.inf
+    assert (ds[0]["x"].tolist(), ds[5]["x"].tolist()) == ([0, 1], [1, 0])
+
+
+def test_parts_of_windows_by_name_share_no_element_whichever_value_it_gives():
+    steps = ps.zip({"past": ps.range(40), "next": ps.range(40)}).windows({"past": [-3, 0], "next": [0, 2]})
+    train, val = steps.split(0.5, 0.5)
+    used, other = ({int(x) for clip in part for name in ("past", "next") for x in clip[name]} for part in (train, val))
+    assert not used & other
+    assert len(train) + len(val) == 40 - 5
+    with pytest.raises(ps.ArgumentError, match=r"split\(seed=\.\.\.\) would deal overlapping windows"):
+        steps.split(0.5, 0.5, seed=1)
+    apart = ps.zip({"x": ps.range(40)}).windows({"x": [0, 1, 2]}, shift=3)
+    assert len(apart.split(0.5, 0.5, seed=1)[0]) == 7
+
+
+def test_states_tell_offsets_groups_and_tails_apart():
+    base = ps.zip({"x": ps.range(9)})
+    ways = [{"x": [0, 1]}, {"x": [0, 2]}, {"x": [0, 1], "shift": 2}, {"x": [0, 1], "groups": [0] * 4 + [1] * 5}]
+    states = set()
+    for options in ways:
+        with base.windows({"x": options["x"]}, **{k: v for k, v in options.items() if k != "x"}).loader(
+            "inline"
+        ) as one:
+            states.add(one.get_state()["plan"])
+    with (
+        ps.range(9).windows(3, shift=2).loader("inline") as one,
+        ps.range(9).windows(3, shift=2, tail=True).loader("inline") as two,
+    ):
+        states |= {one.get_state()["plan"], two.get_state()["plan"]}
+    assert len(states) == 6
+
+
+@pytest.mark.parametrize(
+    ("of", "offsets", "options", "message"),
+    [
+        (
+            ps.range(4),
+            {"x": [0]},
+            {},
+            r"finds values by their names, but elements are \(\) int64\. Make dicts of them: ",
+        ),
+        (STEPS, {"x": [0]}, {}, r"windows\(\{'x': \.\.\.\}\): elements have no such value; they have \['image', "),
+        (STEPS, {"image": 3}, {}, r"windows\(\{'image': 3\}\): a list of integers is needed, such as \[-1, 0\], and "),
+        (STEPS, {"image": [0.5]}, {}, r"windows\(\{'image': \.\.\.\}\): offsets are integers, .*0\.5 is no offset\."),
+        (STEPS, {"image": []}, {}, r"offsets are integers, such as \[-1, 0\], and there are none\."),
+        (STEPS, {}, {}, r"windows\(\{\}\) has no offsets\. Give some names theirs"),
+        (STEPS, {"image": [0]}, {"stride": 2}, r"stride=2\): the offsets say how far apart\."),
+        (
+            {"is_pad": np.zeros(3)},
+            {"is_pad": [0]},
+            {},
+            r"makes the value 'is_pad', and elements have one already\. Rename",
+        ),
+    ],
+    ids=str,
+)
+def test_offsets_that_have_no_meaning_are_refused(of, offsets, options, message):
+    ds = of if isinstance(of, ps.Dataset) else ps.from_arrays(of)
+    with pytest.raises((ps.ArgumentError, ps.ArgumentTypeError), match=message):
+        ds.windows(offsets, **options)
+
+
+def test_offsets_over_a_stream_are_refused():
+    with pytest.raises(ps.ArgumentTypeError, match=r"windows\(\{name: offsets\}\) needs random access, but from_gen"):
+        ps.from_generator(lambda: iter([{"x": 1}])).windows({"x": [0]})
+
+
+def test_a_value_whose_shape_varies_may_stay_without_offsets_but_has_none():
+    ragged = ps.zip(
+        {"x": ps.range(4), "words": ps.range(4).map(np.arange, element_spec=ps.ArraySpec((None,), "int64"))}
+    )
+    clip = ragged.windows({"x": [0, 1]})[2]
+    assert (clip["x"].tolist(), clip["words"].tolist()) == ([2, 3], [0, 1])
+    with pytest.raises(ps.SpecError, match=r"windows\(\[0, 1\]\) stacks elements, so they must have one shape"):
+        ragged.windows({"words": [0, 1]})[2]

@@ -18,6 +18,10 @@ def noisy(x: Any, rng: Any) -> Any:
     return x * 1000 + rng.integers(1000)
 
 
+def x_of(window: Any) -> Any:
+    return window["x"]
+
+
 def doubled(batch: Any) -> Any:
     return batch * 2
 
@@ -27,6 +31,7 @@ def plans(size: int) -> dict[str, ps.Dataset]:
     return {
         "copies": copies.batch(size),
         "windows": ps.from_arrays(DATA).windows(1).shuffle(seed=3).batch(size),
+        "offsets": ps.from_arrays({"x": DATA}).windows({"x": [0]}, groups=DATA % 5).shuffle(3).map(x_of).batch(size),
         "functions": ps.range(144).shuffle(seed=3).random_map(noisy, seed=2).batch(size),
         "functions of batches": copies.batch(size).map(doubled).cast("float64"),
         "padded": copies.padded_batch(size, padded_shapes=()),

@@ -21,7 +21,7 @@ from penstock.memory._rows import Indices
 from penstock.plan._batch import Batching, Unbatch
 from penstock.plan._cache import Cache, CompleteCache
 from penstock.plan._cast import Cast
-from penstock.plan._combine import Zip
+from penstock.plan._combine import Merged, Zip
 from penstock.plan._fields import Fields, Pairs
 from penstock.plan._index import Slice, sliced
 from penstock.plan._map import Map, Memo
@@ -144,10 +144,23 @@ def _narrow(node: Node, pairs: Pairs) -> Node:
         return over(node, tuple(_narrow(each, pairs) for each in node.inputs))
     if isinstance(node, Zip) and (found := _zip_of(node, pairs)) is not None:
         return found
+    if isinstance(node, Merged) and (merged := _merged_of(node, pairs)) is not None:
+        return merged
     if isinstance(node, SourceNode) and (data := node.data.selected([old for old, _ in pairs])) is not None:
         node = replace(node, data=data)
     whole = tuple((name, name) for name in node.spec.tree)
     return node if whole == pairs else Fields(node, "select", pairs, keeps_others=False)
+
+
+def _merged_of(node: Merged, pairs: Pairs) -> Node | None:
+    """Some of the values of merged dicts; None if others would change numbers or the length, as for `zip`."""
+    parts = [(each, tuple(pair for pair in pairs if pair[0] in each.spec.tree)) for each in node.sources]
+    made = replace(node, sources=tuple(_narrow(each, mine) for each, mine in parts if mine))
+    if made.length != node.length or made.randomness != node.randomness:
+        return None
+    wanted = [new for _, new in pairs]
+    in_order = [new for _, mine in parts for _, new in mine] == wanted
+    return made if in_order else Fields(made, "select", tuple((new, new) for new in wanted), keeps_others=False)
 
 
 def _zip_of(node: Zip, pairs: Pairs) -> Zip | None:

@@ -18,13 +18,9 @@ from penstock.plan._node import Access, ClearAfter, Demand, Elements, Length, Ma
 from penstock.plan._reader import Gather, Reader
 
 
-@dataclass(frozen=True, eq=False)
-class Zip(OneToOne, ManyInputs):
-    """Element `i` is the tree of the inputs' elements `i`. `zip` compared the lengths."""
+class _Beside(OneToOne, ManyInputs):
+    """Element `i` has the leaves of the inputs' elements `i`, one input after the other."""
 
-    structure: _tree.Structure
-
-    verb = "zip"
     moves = True
     keeps_neighbours = True
     takes_any_shape = True
@@ -34,15 +30,6 @@ class Zip(OneToOne, ManyInputs):
     def takes_each_once(self) -> bool:  # type: ignore[override]
         """Unless an input is longer, and ends later."""
         return all(each.length == self.length for each in self.sources)
-
-    @property
-    def label(self) -> str:
-        """`repr` shows the inputs below it."""
-        return "zip"
-
-    def settings(self) -> dict[str, Any]:
-        """The structure of the inputs."""
-        return {"structure": str(self.structure)}
 
     @cached_property
     def length(self) -> Length:
@@ -58,12 +45,15 @@ class Zip(OneToOne, ManyInputs):
         for parts in zip(*(each.sequence(epoch) for each in reader.inputs), strict=False):
             yield [leaf for leaves in parts for leaf in leaves]
 
+    @abstractmethod
+    def _structure(self) -> _tree.Structure:
+        """The tree of an element."""
+
     @cached_property
     def spec(self) -> Spec:
         """The inputs' specs as one tree."""
-        specs = [node.spec for node in self.sources]
-        leaves = tuple(leaf for spec in specs for leaf in spec.leaves)
-        return Spec(leaves, _tree.nest([spec.structure for spec in specs], self.structure))
+        leaves = tuple(leaf for node in self.sources for leaf in node.spec.leaves)
+        return Spec(leaves, self._structure())
 
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Each input fills its own leaves of the same rows."""
@@ -86,6 +76,56 @@ class Zip(OneToOne, ManyInputs):
         """Each input fills its own leaves of the same parts."""
         for source, (start, stop) in zip(reader.inputs, self._leaves, strict=True):
             source.fill_parts(epoch, index, parts, out.leaves(start, stop), gather)
+
+
+@dataclass(frozen=True, eq=False)
+class Zip(_Beside):
+    """Element `i` is the tree of the inputs' elements `i`. `zip` compared the lengths."""
+
+    structure: _tree.Structure
+
+    verb = "zip"
+
+    @property
+    def label(self) -> str:
+        """`repr` shows the inputs below it."""
+        return "zip"
+
+    def settings(self) -> dict[str, Any]:
+        """The structure of the inputs."""
+        return {"structure": str(self.structure)}
+
+    def _structure(self) -> _tree.Structure:
+        """The inputs' trees within one."""
+        return _tree.nest([node.spec.structure for node in self.sources], self.structure)
+
+
+@dataclass(frozen=True, eq=False)
+class Merged(_Beside):
+    """Element `i` is one dict, of the values of the inputs' elements `i`. These are dicts without a common name."""
+
+    name: str
+    """The verb that the user called."""
+    text: str
+    """Its arguments, for `repr`."""
+
+    @property
+    def verb(self) -> str:
+        """The verb that the user called."""
+        return self.name
+
+    @property
+    def label(self) -> str:
+        """As the user wrote it."""
+        return f"{self.name}({self.text})"
+
+    def settings(self) -> dict[str, Any]:
+        """None: the inputs have them."""
+        return {}
+
+    def _structure(self) -> _tree.Structure:
+        """All names, in the order of the inputs."""
+        return _tree.flatten({name: part for node in self.sources for name, part in node.spec.tree.items()})[1]
 
 
 @dataclass(frozen=True, eq=False)

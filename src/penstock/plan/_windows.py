@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,25 @@ from penstock.plan._node import ClearAfter, Demand, Elements, Length, Memory, On
 from penstock.plan._reader import Gather, Reader
 
 
+class Groups(NamedTuple):
+    """Where windows lie: for each group that has some."""
+
+    firsts: Indices
+    """Its first element."""
+    before: Indices
+    """The number of windows before it."""
+    lasts: Indices
+    """The last element at which a window may start."""
+    has_tails: bool
+    """A group's last window starts there, where the shift leaves elements over."""
+
+    def starts(self, indices: Indices, shift: int) -> tuple[Indices, Indices]:
+        """The first element of each window, and its group."""
+        group = np.searchsorted(self.before, indices, side="right") - 1
+        starts = self.firsts[group] + (indices - self.before[group]) * shift
+        return np.minimum(starts, self.lasts[group]) if self.has_tails else starts, group
+
+
 @dataclass(frozen=True, eq=False)
 class Windows(OneInput):
     """Element `i` is `size` elements of the input, `stride` apart, from the start of window `i`.
@@ -27,9 +46,10 @@ class Windows(OneInput):
     size: int
     shift: int
     stride: int
-    groups: tuple[Indices, Indices] | None
-    """For each group that has windows: its first element, and the number of windows before it."""
+    groups: Groups | None
     count: Length
+    tail: bool = False
+    """Elements that the shift leaves over at the end of a group are in a last window, which ends there."""
 
     verb = "windows"
     moves = True
@@ -46,12 +66,14 @@ class Windows(OneInput):
         """As the user wrote it, without defaults."""
         given = {"shift": self.shift, "stride": self.stride}
         changed = [f"{name}={value}" for name, value in given.items() if value != 1]
-        return f"windows({', '.join([str(self.size), *changed, *(['groups=...'] if self.groups else [])])})"
+        changed += ["groups=..."] * (self.groups is not None) + ["tail=True"] * self.tail
+        return f"windows({', '.join([str(self.size), *changed])})"
 
     def settings(self) -> dict[str, Any]:
         """The arguments, and the places of the groups."""
-        groups = None if self.groups is None else mark_of(*self.groups)
-        return {"length": self.size, "shift": self.shift, "stride": self.stride, "groups": groups}
+        groups = None if self.groups is None else mark_of(self.groups.firsts, self.groups.before)
+        tail = {"tail": True} if self.tail else {}
+        return {"length": self.size, "shift": self.shift, "stride": self.stride, "groups": groups, **tail}
 
     @property
     def length(self) -> Length:
@@ -73,11 +95,10 @@ class Windows(OneInput):
 
     def starts(self, indices: Indices) -> Indices:
         """The first input element of each window."""
-        if self.groups is None:
-            return indices * self.shift
-        firsts, before = self.groups
-        group = np.searchsorted(before, indices, side="right") - 1
-        return firsts[group] + (indices - before[group]) * self.shift
+        if self.groups is not None:
+            return self.groups.starts(indices, self.shift)[0]
+        starts, total = indices * self.shift, self.source.length
+        return np.minimum(starts, total - self.span) if self.tail and isinstance(total, int) else starts
 
     def _members(self, indices: Indices) -> Indices:
         within = np.arange(self.size, dtype=np.int64) * self.stride
@@ -94,11 +115,18 @@ class Windows(OneInput):
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Keeps as many elements as a window spans."""
         kept: deque[Leaves] = deque(maxlen=self.span)
-        for number, leaves in enumerate(reader.inputs[0].sequence(epoch), 1):
+        left = -self.span
+        for leaves in reader.inputs[0].sequence(epoch):
             kept.append([copied(leaf) for leaf in leaves])
-            if number >= self.span and (number - self.span) % self.shift == 0:
-                members = [kept[place] for place in range(0, self.span, self.stride)]
-                yield stacked(self.source.spec, members)
+            left += 1  # elements after the last window, once there is one
+            if left == 0:
+                yield self._stacked(kept)
+                left = -self.shift
+        if self.tail and len(kept) == self.span and left != -self.shift:
+            yield self._stacked(kept)
+
+    def _stacked(self, kept: deque[Leaves]) -> Leaves:
+        return stacked(self.source.spec, [kept[place] for place in range(0, self.span, self.stride)])
 
     @property
     def memory(self) -> Memory:
@@ -117,7 +145,8 @@ class Windows(OneInput):
     @cached_property
     def overlap(self) -> Overlap:
         """Windows share data if one begins before the last has ended."""
-        return "near" if self.source.overlap == "none" and self.shift < self.span else self.source.overlap
+        is_near = self.shift < self.span or self.tail
+        return "near" if self.source.overlap == "none" and is_near else self.source.overlap
 
     def clear_after(self, index: int, ask: ClearAfter) -> int:
         """The first window that starts after everything up to the end of this one."""
@@ -149,14 +178,21 @@ def grouped(labels: npt.NDArray[Any]) -> tuple[Indices | None, Indices]:
     return order, np.bincount(group_of, weights=sizes).astype(np.int64)
 
 
-def group_bounds(sizes: Indices, span: int, shift: int) -> tuple[tuple[Indices, Indices], int]:
+def group_bounds(sizes: Indices, span: int, shift: int, tail: bool = False) -> tuple[Groups, int]:
     """Counts the windows of groups of some sizes, which lie one after the other.
 
     Returns:
         `Windows.groups`, and the number of all windows.
     """
-    firsts = np.cumsum(sizes) - sizes
-    counts = np.maximum(0, (sizes - span) // shift + 1)
-    firsts, counts = firsts[counts > 0], counts[counts > 0]
+    firsts = (np.cumsum(sizes) - sizes).astype(np.int64)
+    counts = np.array(window_count(sizes, span, shift, tail), np.int64)
+    some = counts > 0
+    firsts, counts, lasts = firsts[some], counts[some], (firsts + sizes - span)[some]
     ends = np.cumsum(counts)
-    return (firsts.astype(np.int64), (ends - counts).astype(np.int64)), int(ends[-1]) if len(ends) else 0
+    return Groups(firsts, ends - counts, lasts, tail), int(ends[-1]) if len(ends) else 0
+
+
+def window_count(size: Any, span: int, shift: int, tail: bool) -> Any:
+    """The number of windows over a number of elements, or over several."""
+    room = size - span
+    return ((room + (shift - 1 if tail else 0)) // shift + 1) * (room >= 0)
