@@ -19,6 +19,7 @@ from penstock.base._random import (
     ElementRng,
     local_permute,
     permute,
+    permute_each,
     seeded_globals,
 )
 
@@ -165,6 +166,29 @@ def test_any_integer_is_a_seed_of_its_own() -> None:
     assert len({whole(5000, seed).tobytes() for seed in seeds}) == len(seeds)
 
 
+@given(sizes=st.lists(LENGTHS, min_size=1, max_size=5), seed=SEEDS, epoch=EPOCHS)
+def test_short_orders_are_bijections_together_or_alone(sizes: list[int], seed: int, epoch: int) -> None:
+    numbers = np.repeat(np.arange(len(sizes)) * 10**9, sizes)
+    places, lengths = np.concatenate([np.arange(size) for size in sizes]), np.repeat(sizes, sizes)
+    images = permute_each(places, lengths, numbers, seed=seed, epoch=epoch)
+    for number, size in enumerate(sizes):
+        mine = images[numbers == number * 10**9]
+        np.testing.assert_array_equal(np.sort(mine), np.arange(size))
+        alone = permute_each(
+            places[:1], np.array([size]), np.array([number * 10**9]), seed=seed, epoch=epoch
+        )  # any one of them
+        assert alone[0] == mine[0]
+
+
+def test_short_orders_of_other_numbers_seeds_and_epochs_differ() -> None:
+    def order(number: int, seed: int, epoch: int) -> bytes:
+        every = np.arange(50)
+        return permute_each(every, np.full(50, 50), np.full(50, number), seed=seed, epoch=epoch).tobytes()
+
+    ways = [(number, seed, epoch) for number in range(5) for seed in range(5) for epoch in range(5)]
+    assert len({order(*way) for way in ways}) == 125
+
+
 # Chance. Thresholds are five sigma and seeds are fixed: these pass or fail for ever. Most are slow, for where an order
 # changes at all, `golden/` says so in the fast set.
 
@@ -182,6 +206,29 @@ def test_every_order_of_four_is_equally_likely(as_window: bool) -> None:
         seen.update(tuple(whole(4, seed).tolist()) for seed in range(24_000))
     assert set(seen) == set(permutations(range(4)))
     assert_as_by_chance(np.array(list(seen.values())))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 6])
+def test_every_short_order_is_equally_likely(n: int) -> None:
+    numbers = np.arange(400 * math.factorial(n))
+    columns = [
+        permute_each(np.full_like(numbers, k), np.full_like(numbers, n), numbers, seed=1, epoch=0) for k in range(n)
+    ]
+    seen = Counter(map(tuple, np.stack(columns, 1).tolist()))
+    assert set(seen) == set(permutations(range(n)))
+    assert_as_by_chance(np.array(list(seen.values())))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [20, 65, 100, 1000])
+def test_pairs_of_places_in_short_orders_go_everywhere_equally_often(n: int) -> None:
+    numbers = np.arange(400 * n)
+    one, two = (
+        permute_each(np.full_like(numbers, k), np.full_like(numbers, n), numbers, seed=1, epoch=0) for k in (0, 1)
+    )
+    for counts in (np.bincount(one), np.bincount(two), np.bincount((two - one) % n, minlength=n)[1:]):
+        assert_as_by_chance(counts)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.base._random import ElementRng, local_permute, permute, seeded_globals
+from penstock.base._random import ElementRng, local_permute, permute, permute_each, seeded_globals
 
 GOLDEN = Path(__file__).with_name("orders.json")
 
@@ -40,6 +40,9 @@ ORDERS: list[tuple[int, int, int, int | None]] = [
     (10**12, 3, 0, 4096),
     (10**12, 3, 0, 10**9),
 ]
+# (seed, epoch) of several short orders; (number, length) of each.
+SHORT: list[tuple[int, int]] = [(0, 0), (0, 1), (2**70, 0), (-7, 3)]
+LENGTHS = [(0, 1), (1, 2), (2, 5), (3, 64), (2**40, 64), (4, 65), (5, 1000), (6, 2**61)]
 # Each is a seed, a depth, an epoch and an index.
 ELEMENTS: list[tuple[int, int, int, int]] = [(0, 0, 0, 0), (1, 0, 0, 0), (1, 2, 3, 4), (-1, 0, 9, 10**12)]
 
@@ -56,6 +59,13 @@ def order_of(n: int, seed: int, epoch: int, window: int | None) -> list[int]:
     if window is None:
         return permute(positions, n, seed=seed, epoch=epoch).tolist()
     return local_permute(positions, n, seed=seed, epoch=epoch, window=window).tolist()
+
+
+def short_orders_of(seed: int, epoch: int) -> list[int]:
+    """The images of the first five positions of each order, fewer if it is shorter."""
+    wanted = [(place, size, number) for number, size in LENGTHS for place in range(min(5, size))]
+    places, sizes, numbers = np.array(wanted, np.int64).T
+    return permute_each(places, sizes, numbers, seed=seed, epoch=epoch).tolist()
 
 
 def words_of(seed: int, depth: int, epoch: int, index: int) -> dict[str, list[int]]:
@@ -76,6 +86,7 @@ def computed() -> dict[str, list[dict[str, Any]]]:
             | {"indices": order_of(n, seed, epoch, window)}
             for n, seed, epoch, window in ORDERS
         ],
+        "short": [{"seed": seed, "epoch": epoch, "indices": short_orders_of(seed, epoch)} for seed, epoch in SHORT],
         "elements": [
             {"seed": seed, "depth": depth, "epoch": epoch, "index": index} | words_of(seed, depth, epoch, index)
             for seed, depth, epoch, index in ELEMENTS
@@ -83,7 +94,7 @@ def computed() -> dict[str, list[dict[str, Any]]]:
     }
 
 
-@pytest.mark.parametrize("kind", ["orders", "elements"])
+@pytest.mark.parametrize("kind", ["orders", "short", "elements"])
 def test_orders_and_streams_are_those_of_the_golden_file(kind: str) -> None:
     golden = json.loads(GOLDEN.read_text())[kind]
     now = computed()[kind]

@@ -1,7 +1,7 @@
-"""Elements drawn at random by weights: an order that is computed from (seed, epoch, position)."""
+"""Elements drawn at random, by weights or by class: an order that is computed from (seed, epoch, position)."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, final
@@ -9,10 +9,12 @@ from typing import Any, Final, final
 import numpy as np
 import numpy.typing as npt
 
-from penstock.base._random import permute
+from penstock.base._arguments import as_int
+from penstock.base._errors import ArgumentError, ArgumentTypeError, type_of
+from penstock.base._random import permute, permute_each
 from penstock.memory._rows import Indices
 from penstock.plan._index import mark_of
-from penstock.plan._node import POSITION_LIMIT, Demand, Memory, OneInput, Overlap, Randomness, Reorder
+from penstock.plan._node import POSITION_LIMIT, Demand, Memory, Node, OneInput, Overlap, Randomness, Reorder
 
 _RANGE: Final = POSITION_LIMIT - 1
 
@@ -110,3 +112,139 @@ class Sample(Reorder, OneInput):
         if self.replacement:
             return [Demand(0, epoch, self.weights.drawn(indices, self.seed, epoch))]
         return [Demand(0, epoch, self.weights.order(self.seed, epoch)[indices])]
+
+
+_CLASSES_SEED: Final = 1 << 64
+"""Added to the seed where classes are dealt, far from seeds that a user gives."""
+
+
+@dataclass(frozen=True, eq=False)
+class PerClass(Reorder, OneInput):
+    """Groups with an exact number of elements of each class, anew in each epoch.
+
+    The elements of a class come in passes, each in an order of its own. A pass ends where too few are left for a group,
+    so no element comes twice in a group, unless its class has too few. The classes of a group are all, or some, which
+    are dealt in rounds: in a round none comes twice.
+    """
+
+    members: Indices
+    """The elements, class by class."""
+    ends: Indices
+    """The end of each class among them."""
+    classes: Indices
+    """The classes of a group; of all groups, or where some are dealt, numbers of places."""
+    counts: Indices
+    """The number of elements of each of them."""
+    is_dealt: bool
+    seed: int
+    count: int
+    text: str
+    """The argument, for `repr`."""
+
+    verb = "sample"
+    redraws = True
+
+    @property
+    def label(self) -> str:
+        """As the user wrote it, without labels."""
+        return f"sample(balance=..., {self.text}, seed={self.seed})"
+
+    def settings(self) -> dict[str, Any]:
+        """The counts, and which element has which class."""
+        marks = mark_of(self.members, self.ends, self.classes, self.counts)
+        return {"seed": self.seed, "count": self.count, "dealt": self.is_dealt, "classes": marks}
+
+    @cached_property
+    def length(self) -> int:
+        """The count."""
+        return self.count
+
+    @cached_property
+    def randomness(self) -> Randomness:
+        """Each epoch draws anew."""
+        return Randomness(self.source.randomness.depth, reorders=True)
+
+    @cached_property
+    def overlap(self) -> Overlap:
+        """An element may come twice, anywhere."""
+        return "anywhere"
+
+    @property
+    def memory(self) -> Memory:
+        """The elements by class, and the ends of classes."""
+        return Memory(kept_nbytes=self.members.nbytes + self.ends.nbytes)
+
+    @cached_property
+    def _places(self) -> tuple[Indices, Indices]:
+        """For each place of a group: its class, by the place of that in a group, and its number in the class."""
+        owners = np.repeat(np.arange(len(self.counts)), self.counts)
+        return owners, np.arange(len(owners)) - np.repeat(np.cumsum(self.counts) - self.counts, self.counts)
+
+    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
+        """The elements of the class that is due, from the pass that it is in."""
+        owners, numbers = self._places
+        turn, place = np.divmod(indices, len(owners))
+        owner, number, total = owners[place], numbers[place], len(self.ends)
+        chosen = self.classes[owner]
+        if self.is_dealt:
+            turn, part = np.divmod(turn, total // len(self.classes))
+            chosen, every = part * len(self.classes) + owner, np.full(len(turn), total)
+            chosen = permute_each(chosen, every, turn, seed=self.seed + _CLASSES_SEED, epoch=epoch)
+        firsts = np.append(0, self.ends[:-1])[chosen]
+        sizes, due = self.ends[chosen] - firsts, self.counts[owner]
+        passes, part = np.divmod(turn, np.maximum(1, sizes // due))
+        wanted = (part * due + number) % sizes
+        taken = permute_each(wanted, sizes, passes * total + chosen, seed=self.seed, epoch=epoch)
+        return [Demand(0, epoch, self.members[firsts + taken])]
+
+
+def by_class(
+    source: Node,
+    labels: npt.NDArray[Any],
+    per_class: int | Mapping[Any, int],
+    class_count: int | None,
+    seed: int,
+    count: int | None,
+) -> PerClass:
+    """Builds groups with an exact number of elements of each class.
+
+    Raises:
+        ArgumentTypeError: A number is no integer.
+        ArgumentError: A number is below 1, there is no such class, or there are fewer than `class_count`.
+    """
+    names, inverse, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    total = len(names)
+    if not total:
+        raise ArgumentError("sample(per_class=): the dataset is empty, so it has no classes.")
+    if isinstance(per_class, Mapping):
+        if class_count is not None:
+            raise ArgumentError("sample(per_class={label: count}, class_count=): the labels say which classes.")
+        numbers = {name: number for number, name in enumerate(names.tolist())}
+        if strangers := [name for name in per_class if name not in numbers]:
+            known = f"{list(numbers)!r:.200}"
+            raise ArgumentError(
+                f"sample(per_class=...): no element has the label {strangers[0]!r:.80}; there are {known}."
+            )
+        if not per_class:
+            raise ArgumentError("sample(per_class={}) names no class.")
+        classes = np.array([numbers[name] for name in per_class], np.int64)
+        counts = np.array([_number(each) for each in per_class.values()], np.int64)
+    else:
+        some = total if class_count is None else _number(class_count, "class_count")
+        if some > total:
+            raise ArgumentError(f"sample(class_count={some}): there are {total} classes.")
+        classes, counts = np.arange(some), np.full(some, _number(per_class), np.int64)
+    order, group = np.argsort(inverse.ravel(), kind="stable").astype(np.int64), int(counts.sum())
+    number = max(1, len(labels) // group) * group if count is None else count
+    is_dealt = not isinstance(per_class, Mapping) and len(classes) < total
+    text = f"per_class={per_class!r:.80}" + (f", class_count={class_count}" if class_count is not None else "")
+    return PerClass(source, order, np.cumsum(sizes, dtype=np.int64), classes, counts, is_dealt, seed, number, text)
+
+
+def _number(value: Any, name: str = "per_class") -> int:
+    number = as_int(value)
+    if number is None:
+        raise ArgumentTypeError(f"sample({name}={value!r:.80}): an integer is needed, not {type_of(value)}.")
+    if number < 1:
+        raise ArgumentError(f"sample({name}={number}): it must be at least 1.")
+    return number
