@@ -5,7 +5,7 @@ import itertools
 import math
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -13,13 +13,14 @@ import numpy as np
 
 from penstock._dataset import Dataset, caller, integer
 from penstock.base import _tree
-from penstock.base._arguments import as_int, needs
+from penstock.base._arguments import as_float, as_int, needs
 from penstock.base._errors import ArgumentError, ArgumentTypeError, no_path, type_of
 from penstock.base._extensions import made_of
 from penstock.base._positions import as_values, by_position, require_order, with_columns
 from penstock.base._spec import Spec
 from penstock.base._tree import Tree
-from penstock.plan._combine import Concatenate, Interleave, Mix, Zip
+from penstock.plan._combine import Concatenate, Interleave, Zip
+from penstock.plan._mix import Mix
 from penstock.plan._node import POSITION_LIMIT, Node
 from penstock.plan._source import Source, SourceAdapter
 from penstock.plan._source_node import SourceNode
@@ -471,30 +472,79 @@ def interleave(datasets: Iterable[Dataset], *, cycle_length: int | None = None, 
     return Dataset(Interleave(tuple(_nodes("interleave", datasets)), cycle_length, block_length))
 
 
-def mix(datasets: Iterable[Dataset], weights: Iterable[float], seed: int = 0) -> Dataset:
+def mix(
+    datasets: Iterable[Dataset],
+    weights: "Iterable[float] | Mapping[int, Iterable[float]]",
+    seed: int = 0,
+    *,
+    temperature: float = 1.0,
+) -> Dataset:
     """Mixes datasets in given proportions, until the turn of an exhausted one.
 
     In each block of 1,024 elements the share of each dataset is exact (rounded by largest remainder). The seed
     determines their order, which is the same in every epoch. Use `repeat()` to make a dataset last longer.
 
-    Random access, order within each dataset: kept. Memory: none.
+    Weights may change: `{0: [9, 1], 100_000: [1, 1]}` has other weights from element 100,000 of an epoch on. In batches
+    of 32 that is step 3,125. The last block before a change is shorter, and its shares are exact too.
+
+    Random access, order within each dataset: kept; element `i` is found by arithmetic. Memory: none.
 
     Args:
         datasets: Datasets with elements of the same spec.
-        weights: A number above zero for each dataset; the sum is free.
+        weights: A number above zero for each dataset; the sum is free. Or such lists by the element from which they
+            hold, the first by 0; there a dataset may have weight 0, but not in all.
         seed: Any integer.
+        temperature: Weights are raised to `1 / temperature`: above 1, small datasets come more often than their weights
+            say, up to equal parts (Arivazhagan and others, "Massively Multilingual Neural Machine Translation in the
+            Wild", 2019). The sizes of corpora are such weights.
 
     Raises:
         ArgumentTypeError: An item is no dataset, or weights are no list of numbers.
-        ArgumentError: The numbers of weights and datasets differ, or a weight is not above zero.
+        ArgumentError: The numbers of weights and datasets differ, a weight or the temperature is not above zero;
+            or weights by element do not begin with 0.
         SpecError: When the spec is first needed: they differ.
 
     Example:
         >>> mixed = penstock.mix([penstock.range(900), penstock.range(900)], [3, 1])
         >>> sorted(int(x) for x in mixed.take(1024)) == sorted([*np.arange(768), *np.arange(256)])
         True
+        >>> parts = [penstock.range(1).map(lambda _, k=k: k).repeat() for k in (0, 1)]
+        >>> later = penstock.mix(parts, {0: [1, 0], 500: [1, 1]})
+        >>> [sum(int(x) for x in later[a:b]) for a, b in ((0, 500), (500, 1524))]
+        [0, 512]
     """
-    nodes = tuple(_nodes("mix", datasets))
+    nodes, seed = tuple(_nodes("mix", datasets)), integer("mix", "seed", seed)
+    power = as_float(temperature)
+    if power is None or not 0 < power < math.inf:
+        raise ArgumentError(f"mix(temperature={temperature!r:.80}): it is a number above zero; 1 keeps the weights.")
+    text = "" if power == 1 else f", temperature={power:g}"
+    if not isinstance(weights, Mapping):
+        shares = _shares(weights, nodes)
+        return Dataset(Mix(nodes, ((0, _tempered(shares, power)),), seed, f"{list(shares)}{text}"))
+    stages: dict[int, tuple[float, ...]] = {}
+    for start, each in weights.items():
+        stages[integer("mix", "weights", start)] = _shares(each, nodes, least=0)
+    if 0 not in stages:
+        raise ArgumentError(
+            f"mix(weights={{...}}): lists of weights are by the element from which they hold, and element 0 has none; "
+            f"there are {sorted(stages)!r:.80}."
+        )
+    if unused := [
+        number for number, column in enumerate(builtins.zip(*stages.values(), strict=True)) if not any(column)
+    ]:
+        raise ArgumentError(f"mix(weights={{...}}): dataset {unused[0]} has weight 0 in all of them. Leave it out.")
+    ordered = sorted(stages.items())
+    shown = f"{', '.join(f'{start}: {list(each)}' for start, each in ordered[:9])}{', ...' * (len(ordered) > 9)}"
+    tempered = tuple((start, _tempered(each, power)) for start, each in ordered)
+    return Dataset(Mix(nodes, tempered, seed, f"{{{shown}}}{text}"))
+
+
+def _tempered(shares: tuple[float, ...], temperature: float) -> tuple[float, ...]:
+    return shares if temperature == 1 else tuple((each / max(shares)) ** (1 / temperature) for each in shares)
+
+
+def _shares(weights: Any, nodes: tuple[Node, ...], least: float | None = None) -> tuple[float, ...]:
+    """The weights of a mix, checked: above zero, or from `least` on and not all zero."""
     require_order("mix(weights=)", weights, "Give a list: one number for each dataset, in their order.")
     if isinstance(weights, (str, bytes)) or not isinstance(weights, Iterable):
         raise ArgumentTypeError(
@@ -505,10 +555,13 @@ def mix(datasets: Iterable[Dataset], weights: Iterable[float], seed: int = 0) ->
     if len(shares) != len(nodes):
         raise ArgumentError(f"mix() got {len(nodes)} datasets and {len(shares)} weights.")
     for share in shares:
-        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < MOST_WEIGHT:
+        is_number = isinstance(share, (int, float)) and not isinstance(share, bool)
+        if not is_number or not (0 < share < MOST_WEIGHT or share == least):
             fault = "too large" if isinstance(share, (int, float)) and share > 0 else "not a number above zero"
             raise ArgumentError(f"mix(weights={list(shares)!r:.200}): {share!r:.80} is {fault}.")
-    return Dataset(Mix(nodes, shares, integer("mix", "seed", seed)))
+    if not any(shares):
+        raise ArgumentError(f"mix(weights={list(shares)!r:.200}): one of them is above zero.")
+    return shares
 
 
 def _plain(number: Any) -> Any:

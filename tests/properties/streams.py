@@ -1,10 +1,8 @@
 """Random plans over streams, each with a perfect model, as those of `penstock.testing.strategies`.
 
-A stream begins at a generator, or where a step such as `filter` makes a stream of data with random access. The choices
-of `mix` come from the library itself, run on bare numbers. This shows that they depend on nothing else.
+A stream begins at a generator, or where a step such as `filter` makes a stream of data with random access.
 """
 
-import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -13,7 +11,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from penstock import ArraySpec, from_generator, mix, range as range_of, zip as zip_of
+from penstock import ArraySpec, from_generator, range as range_of, zip as zip_of
 from penstock._dataset import Dataset
 from penstock.base import _tree
 from penstock.base._tree import Tree
@@ -30,7 +28,6 @@ from penstock.testing.strategies import (
     _grown,
     _own,
     _pack,
-    _part,
     _relative,
     checksum,
     double,
@@ -212,31 +209,6 @@ def _zip_of_streams(draw: st.DrawFn, p: Plan) -> Plan | None:
     return p.then(dataset, lambda epoch: list(zip(p.elements(epoch), q.elements(epoch), strict=False)), depth)
 
 
-def _mix(draw: st.DrawFn, p: Plan) -> Plan | None:
-    hands = [p, _part(draw, p)]
-    weights, seed = draw(st.lists(st.integers(1, 9), min_size=2, max_size=2)), draw(st.integers(0, 3))
-    dataset = mix([hand.dataset for hand in hands], weights, seed)
-
-    def elements(epoch: int) -> list[Tree]:
-        lists = [iter(hand.elements(epoch)) for hand in hands]
-        given = []
-        for number in deal(tuple(weights), seed):
-            try:
-                given.append(next(lists[number]))
-            except StopIteration:
-                break
-        return given
-
-    return p.then(dataset, elements)
-
-
-@functools.cache
-def deal(weights: tuple[float, ...], seed: int, count: int = 1024) -> list[int]:
-    """Returns the number of the input of each element of a mix."""
-    datasets = [from_generator([k] * (count + 1), element_spec=INT64) for k in range(len(weights))]
-    return [int(x) for x in mix(datasets, weights, seed).take(count)]
-
-
 # Streams that end too early, and verbs that search among them. The models are those of streams whose lengths hold: what
 # is given before an error is the beginning of what they give.
 
@@ -310,7 +282,7 @@ def _search(draw: st.DrawFn, p: Plan) -> Plan | None:
 
 
 UNEVEN_VERBS: list[Verb] = [
-    *COMMON, _filter, _flat_map, _map_with_spec, _pack, _padded_batch, _bucket_by_length, _zip_of_streams, _mix, _mix,
+    *COMMON, _filter, _flat_map, _map_with_spec, _pack, _padded_batch, _bucket_by_length, _zip_of_streams,
     _search, _search, _search, _nothing,
 ]  # fmt: skip
 
@@ -330,7 +302,7 @@ def uneven_streams(draw: st.DrawFn, max_steps: int = 5) -> Plan:
 
 STREAM_VERBS: list[Verb] = [
     *COMMON, _filter, _flat_map, _map_with_spec, _pack, _repeat_for_ever, _padded_batch, _bucket_by_length,
-    _zip_of_streams, _mix,
+    _zip_of_streams,
 ]  # fmt: skip
 
 

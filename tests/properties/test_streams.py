@@ -1,6 +1,7 @@
 """Any plan over a stream: one after the other, on any executor, cut anywhere. One meaning."""
 
 import contextlib
+import itertools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -10,8 +11,8 @@ from hypothesis import assume, given, settings, strategies as st
 
 import penstock as ps
 from penstock.testing import assert_fits, assert_same, copied
-from penstock.testing.strategies import EPOCHS, Plan, shuffled
-from tests.properties.streams import deal, streams
+from penstock.testing.strategies import EPOCHS, Plan, mixed, shuffled
+from tests.properties.streams import streams
 
 RUNS = [("inline", 1), ("threads", 1), ("threads", 3), ("processes", 2)]
 """Executors and numbers of workers that must all say the same."""
@@ -140,7 +141,7 @@ def test_batches_that_somebody_keeps_stay_as_they_were(plan: Plan, run: tuple[st
         assert_same(batch, want)
 
 
-# Two things that the models take from the library: the order of a window, and a deal.
+# The order of a window, which the models take from the library, and the deal of a mix.
 
 
 @settings(max_examples=25)
@@ -173,7 +174,9 @@ def test_elements_of_a_window_get_everywhere_in_reach() -> None:
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(0, 3))
 @settings(max_examples=8)
 def test_the_shares_of_a_mix_are_exact_in_each_1024(weights: list[int], seed: int) -> None:
-    order = deal(tuple(weights), seed)
+    starts = [ps.from_generator([k] * 1025, element_spec=INT64) for k in range(len(weights))]
+    order = [int(x) for x in ps.mix(starts, weights, seed).take(1024)]
+    assert order == list(itertools.islice(mixed({0: tuple(weights)}, seed), 1024))
     exact = [1024 * weight / sum(weights) for weight in weights]
     counts = [order.count(number) for number in range(len(weights))]
     assert sum(counts) == 1024

@@ -1,17 +1,16 @@
-"""Steps that make one dataset of several: side by side, end to end, dealt in turn, or mixed in proportions."""
+"""Steps that make one dataset of several: side by side, end to end, or dealt in turn."""
 
 import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from penstock.base import _tree
-from penstock.base._random import permute
 from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Rows, as_slice
 from penstock.plan._node import Access, ClearAfter, Demand, Elements, Length, ManyInputs, OneToOne, Reorder
@@ -162,12 +161,17 @@ class Dealt(Reorder, ManyInputs):
     def clear_after(self, index: int, ask: ClearAfter) -> int:
         """After the last element of any input that shares data with elements dealt so far."""
         clear = index + 1
-        for need in self.demand(0, np.arange(max(0, index - self.reach + 1), index + 1)):
-            source = self.sources[need.input]
-            after = ask(source, int(need.indices[-1]))
+        for number, latest in self.latest(index):
+            source = self.sources[number]
+            after = ask(source, latest)
             last = min(after, source.length) - 1 if isinstance(source.length, int) else after - 1
-            clear = max(clear, self.position(need.input, last) + 1)
+            clear = max(clear, self.position(number, last) + 1)
         return clear
+
+    def latest(self, index: int) -> Iterable[tuple[int, int]]:
+        """The last element dealt of each input that has elements later, up to a position."""
+        for need in self.demand(0, np.arange(max(0, index - self.reach + 1), index + 1)):
+            yield need.input, int(need.indices[-1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,95 +311,3 @@ class Interleave(Dealt):
             min(node.length, turn) if isinstance(node.length, int) else turn
             for node, turn in zip(self.sources, turns, strict=True)
         )
-
-
-BLOCK_LENGTH = 1024
-"""The number of elements in which each input has exactly its share (by largest remainder)."""
-
-
-@dataclass(frozen=True, eq=False)
-class Mix(Dealt):
-    """Elements of the inputs, in an order that the seed defines. Ends where an exhausted input has its turn.
-
-    The order and the length are the same in every epoch.
-    """
-
-    weights: tuple[float, ...]
-    seed: int
-
-    verb = "mix"
-
-    @property
-    def label(self) -> str:
-        """As the user wrote it."""
-        return f"mix({list(self.weights)}{f', seed={self.seed}' if self.seed else ''})"
-
-    def settings(self) -> dict[str, Any]:
-        """The shares and the seed."""
-        return {"counts": self._counts, "seed": self.seed}
-
-    @property
-    def _counts(self) -> tuple[int, ...]:
-        """The number of elements of each input in a block: by largest remainder, the first of equals first."""
-        total = math.fsum(self.weights)
-        exact = [weight / total * BLOCK_LENGTH for weight in self.weights]
-        counts = [int(share) for share in exact]
-        by_remainder = sorted(range(len(exact)), key=lambda number: counts[number] - exact[number])
-        for number in by_remainder[: BLOCK_LENGTH - sum(counts)]:
-            counts[number] += 1
-        return tuple(counts)
-
-    @cached_property
-    def length(self) -> Length:
-        """The position at which an exhausted input has its turn."""
-        lengths = [node.length for node in self.sources]
-        ends = [
-            self.position(number, int(length)) if length != math.inf else math.inf
-            for number, (length, count) in enumerate(zip(lengths, self._counts, strict=True))
-            if count and length is not None
-        ]
-        return None if None in lengths else min(ends)
-
-    def position(self, number: int, index: int) -> int:
-        """Looks it up in its block."""
-        block, given = divmod(index, self._counts[number])
-        dealt, _ = _deal(self._counts, self.seed, block)
-        return block * BLOCK_LENGTH + int(np.flatnonzero(dealt == number)[given])
-
-    def deal(self, indices: Indices) -> tuple[Indices, Indices]:
-        """Looks up each position in its block: the input, and the number of elements of it before."""
-        which, theirs = np.empty_like(indices), np.empty_like(indices)
-        blocks = indices // BLOCK_LENGTH
-        counts = np.array(self._counts, np.int64)
-        for block in np.unique(blocks).tolist():
-            mine = np.flatnonzero(blocks == block)
-            dealt, before = _deal(self._counts, self.seed, block)
-            places = indices[mine] - block * BLOCK_LENGTH
-            which[mine] = dealt[places]
-            theirs[mine] = before[places] + block * counts[dealt[places]]
-        return which, theirs
-
-    reach = 2 * BLOCK_LENGTH
-
-    def sequence(self, reader: Reader, epoch: int) -> Elements:
-        """Deals from the inputs until one has no element left."""
-        inputs = [each.sequence(epoch) for each in reader.inputs]
-        block = 0
-        while True:
-            for number in _deal(self._counts, self.seed, block)[0].tolist():
-                leaves = next(inputs[number], None)
-                if leaves is None:
-                    return
-                yield leaves
-            block += 1
-
-
-@lru_cache(64)
-def _deal(counts: tuple[int, ...], seed: int, block: int) -> tuple[Indices, Indices]:
-    """For each place of a block: its input, and the number of places of that input before it in the block."""
-    order = permute(np.arange(BLOCK_LENGTH), BLOCK_LENGTH, seed=seed + ((block + 1) << 64), epoch=0)
-    dealt = np.repeat(np.arange(len(counts), dtype=np.int64), counts)[order]
-    before = np.empty_like(dealt)
-    for number, count in enumerate(counts):
-        before[dealt == number] = np.arange(count)
-    return dealt, before

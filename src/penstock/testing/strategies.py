@@ -16,17 +16,17 @@ import functools
 import itertools
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
 
-from penstock import concatenate, from_arrays, from_generator, interleave, range as range_of, zip as zip_of
+from penstock import concatenate, from_arrays, from_generator, interleave, mix, range as range_of, zip as zip_of
 from penstock._dataset import Dataset
 from penstock.base import _tree
-from penstock.base._random import ElementRng, local_permute, permute
+from penstock.base._random import ElementRng, local_permute, permute, permute_each
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
 from penstock.plan._batch import Batching
@@ -322,19 +322,73 @@ def _windows(draw: st.DrawFn, p: Plan) -> Plan | None:
     length, shift, stride = (draw(st.integers(1, 3)) for _ in range(3))
     if not p.is_uniform:
         return None
-    count = 0 if p.is_stream else len(p)
-    labels = draw(st.none() | st.lists(st.integers(0, 1), min_size=count, max_size=count)) if count else None
+    labels, tail = _labels(draw, p), draw(st.booleans())
     span = (length - 1) * stride + 1
 
     def elements(epoch: int) -> list[Tree]:
-        # A group is all elements with one label. Each has windows of its own.
-        groups: dict[int, list[Tree]] = {}
-        for i, x in enumerate(p.elements(epoch)):
-            groups.setdefault(0 if labels is None else labels[i], []).append(x)
-        places = [(group, start) for group in groups.values() for start in range(0, len(group) - span + 1, shift)]
-        return [_stacked(group[start : start + span : stride]) for group, start in places]
+        groups = _groups(p.elements(epoch), labels)
+        return [
+            _stacked(group[start : start + span : stride])
+            for group in groups
+            for start in starts(len(group), span, shift, tail)
+        ]
 
-    return p.then(p.dataset.windows(length, shift=shift, stride=stride, groups=labels), elements)
+    return p.then(p.dataset.windows(length, shift=shift, stride=stride, groups=labels, tail=tail), elements)
+
+
+def _labels(draw: st.DrawFn, p: Plan) -> list[int] | None:
+    if p.is_stream or not len(p):
+        return None
+    labels: list[int] | None = draw(st.none() | st.lists(st.integers(0, 2), min_size=len(p), max_size=len(p)))
+    return labels
+
+
+def _groups(values: list[Tree], labels: list[int] | None) -> list[list[Tree]]:
+    """Returns the groups: all elements with one label, in their order. Each has windows of its own."""
+    groups: dict[int, list[Tree]] = {}
+    for i, x in enumerate(values):
+        groups.setdefault(0 if labels is None else labels[i], []).append(x)
+    return list(groups.values())
+
+
+def starts(count: int, span: int, shift: int, tail: bool) -> list[int]:
+    """Returns where windows of a group start."""
+    found = list(range(0, count - span + 1, shift))
+    return found + [count - span] * (tail and bool(found) and found[-1] != count - span)
+
+
+def _windows_by_name(draw: st.DrawFn, p: Plan) -> Plan | None:
+    if p.is_stream or not p.is_uniform:
+        return None
+    spec = p.dataset.element_spec
+    q = p if isinstance(spec, dict) else p.then(zip_of({"x": p.dataset}), lambda e: [{"x": x} for x in p.elements(e)])
+    names = list(q.dataset.element_spec)
+    if "is_pad" in names:
+        return None
+    some = st.lists(st.integers(-3, 3), min_size=1, max_size=3)
+    offsets = {name: draw(some) for name in names if draw(st.booleans())} or {names[0]: [0, 1]}
+    labels, shift, tail = _labels(draw, p), draw(st.integers(1, 3)), draw(st.booleans())
+
+    def window(group: list[Tree], at: int) -> Tree:
+        def near(name: str) -> Tree:
+            return _stacked([group[min(max(at + each, 0), len(group) - 1)][name] for each in offsets[name]])
+
+        pads = {name: np.array([not 0 <= at + o < len(group) for o in each]) for name, each in offsets.items()}
+        others = {name: part for name, part in group[at].items() if name not in offsets}
+        return {**others, **{name: near(name) for name in _alike_together(offsets)}, "is_pad": pads}
+
+    def elements(epoch: int) -> list[Tree]:
+        groups = _groups(q.elements(epoch), labels)
+        return [window(group, at) for group in groups for at in starts(len(group), 1, shift, tail)]
+
+    return q.then(q.dataset.windows(offsets, shift=shift, groups=labels, tail=tail), elements)
+
+
+def _alike_together(offsets: dict[str, list[int]]) -> list[str]:
+    """Returns names in their order, those with the offsets of an earlier one beside it."""
+    return [
+        name for each in dict.fromkeys(map(tuple, offsets.values())) for name in offsets if (*offsets[name],) == each
+    ]
 
 
 def _sample(draw: st.DrawFn, p: Plan) -> Plan | None:
@@ -352,6 +406,42 @@ def _sample(draw: st.DrawFn, p: Plan) -> Plan | None:
         return [values[i] for i in drawn[:count].tolist()]
 
     return p.then(p.dataset.sample(weights, seed=seed, replacement=replacement, count=count), elements)
+
+
+def _per_class(draw: st.DrawFn, p: Plan) -> Plan | None:
+    if p.is_stream or not len(p):
+        return None
+    labels = draw(st.lists(st.integers(0, 3), min_size=len(p), max_size=len(p)))
+    seed, due, names = draw(st.integers(0, 3)), draw(st.integers(1, 3)), sorted(set(labels))
+    some = draw(st.none() | st.integers(1, len(names)))
+    dataset = p.dataset.sample(balance=labels, per_class=due, class_count=some, seed=seed)
+
+    def shuffled(values: list[int], number: int, epoch: int, seed: int = seed) -> list[int]:
+        every, size = np.arange(len(values)), np.full(len(values), len(values))
+        return [values[i] for i in permute_each(every, size, np.full_like(every, number), seed=seed, epoch=epoch)]
+
+    def chunks(number: int, epoch: int) -> Iterator[list[int]]:
+        """Yields what a class has for one group after the other."""
+        members = [i for i, label in enumerate(labels) if label == names[number]]
+        for turn in itertools.count():
+            order = shuffled(members, turn * len(names) + number, epoch)
+            order = order * -(-due // len(order)) if len(order) < due else order[: len(order) // due * due]
+            yield from (order[start : start + due] for start in range(0, len(order) // due * due, due))
+
+    def elements(epoch: int) -> list[Tree]:
+        values, found, width = p.elements(epoch), [], some or len(names)
+        hands = [chunks(number, epoch) for number in range(len(names))]
+        for turn in itertools.count():
+            dealt = list(range(len(names)))
+            if width < len(names):
+                dealt = shuffled(dealt, turn, epoch, seed + (1 << 64))[: len(names) // width * width]
+            taken = [next(hand) for hand in hands]
+            found += [values[i] for number in dealt for i in taken[number]]
+            if len(found) >= len(dataset):
+                return found[: len(dataset)]
+        raise AssertionError
+
+    return p.then(dataset, elements)
 
 
 def _batched(draw: st.DrawFn, p: Plan) -> Plan | None:
@@ -497,6 +587,42 @@ def dealt_in_cycles(lists: list[list[Tree]], cycle: int | None = None, block: in
     return given
 
 
+def _mix(draw: st.DrawFn, p: Plan) -> Plan | None:
+    hands, seed = [p, _part(draw, p)], draw(st.integers(0, 3))
+    some = st.tuples(st.integers(0, 3), st.integers(1, 3))
+    starts = draw(st.lists(st.integers(1, 12), max_size=2, unique=True))
+    stages = {0: (1, draw(st.integers(1, 3)))} | {start: draw(some) for start in sorted(starts)}
+    weights: Any = stages if len(stages) > 1 else stages[0]
+
+    def elements(epoch: int) -> list[Tree]:
+        lists, given = [iter(hand.elements(epoch)) for hand in hands], []
+        for number in mixed(stages, seed):
+            try:
+                given.append(next(lists[number]))
+            except StopIteration:
+                break
+        return given
+
+    return p.then(mix([hand.dataset for hand in hands], weights, seed), elements)
+
+
+def mixed(stages: dict[int, tuple[float, ...]], seed: int) -> Iterator[int]:
+    """Yields the number of the input of each element of a mix, block by block."""
+    position, block = 0, 0
+    for weights, stop in zip(stages.values(), [*list(stages)[1:], None], strict=True):
+        while stop is None or position < stop:
+            length = 1024 if stop is None else min(1024, stop - position)
+            exact = [weight / sum(weights) * length for weight in weights]
+            counts = [math.floor(share) for share in exact]
+            for number in sorted(range(len(weights)), key=lambda k: counts[k] - exact[k])[: length - sum(counts)]:
+                counts[number] += 1
+            order = [number for number, count in enumerate(counts) for _ in range(count)]
+            block += 1
+            places = permute(np.arange(length), length, seed=seed + (block << 64), epoch=0)
+            yield from (order[place] for place in places.tolist())
+            position += length
+
+
 def _batches_of_two_sizes(draw: st.DrawFn, p: Plan) -> Plan | None:
     # First axes may differ where one of them varies. Places are as large as the larger one's.
     if not p.is_uniform:
@@ -512,12 +638,15 @@ def _batches_of_two_sizes(draw: st.DrawFn, p: Plan) -> Plan | None:
 
 COMMON: list[Verb] = [
     _random_map, _cast, _slice, _take, _skip, _shard, _repeat, _shuffle, _batch, _unbatch, _windows, _concatenate,
-    _interleave, _cache, _select, _batched,
+    _interleave, _cache, _select, _batched, _mix,
 ]  # fmt: skip
-VERBS: list[Verb] = [*COMMON, _map, _batch_and_unbatch, _picked, _split, _zip, _batches_of_two_sizes, _sample, _pack]
+VERBS: list[Verb] = [
+    *COMMON, _map, _batch_and_unbatch, _picked, _split, _zip, _batches_of_two_sizes, _sample, _pack, _windows_by_name,
+    _per_class,
+]  # fmt: skip
 MOVES: list[Verb] = [
     _cast, _slice, _take, _skip, _shard, _repeat, _shuffle, _batch, _unbatch, _windows, _concatenate, _interleave, _zip,
-    _batches_of_two_sizes, _select,
+    _batches_of_two_sizes, _select, _windows_by_name, _per_class, _mix,
 ]  # fmt: skip
 """Verbs that only move bytes. Plans of these alone are executed by the copy engine."""
 
