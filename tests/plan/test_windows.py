@@ -240,7 +240,7 @@ class Table:
 def test_labels_in_a_column_are_read_without_the_other_columns():
     columns = {name: (values, []) for name, values in STEPS.items()}
     ps.from_source(Table(columns)).windows({"image": [0]}, groups="episode")
-    assert {name: sum(asked) for name, (_, asked) in columns.items()} == {"image": 0, "action": 0, "episode": 8}
+    assert [name for name, (_, asked) in columns.items() if sum(asked)] == ["episode"]
 
 
 def test_windows_by_name_are_copied_by_the_engine_and_resume():
