@@ -640,6 +640,7 @@ class Dataset(NoArray):
         if (weights is None) == (balance is None):
             raise ArgumentError("sample() draws by weights, sample(weights), or by class, sample(balance=labels).")
         if balance is None:
+            assert weights is not None
             if per_class is not None or class_count is not None:
                 raise ArgumentError("sample(per_class=, class_count=) are for sample(balance=labels).")
             values = np.ascontiguousarray(labels_of(self._node, "sample(weights=...)", weights), np.float64)
