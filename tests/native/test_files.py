@@ -173,17 +173,19 @@ def test_holes_are_zeros(engine, kind, tmp_path):
 
 @pytest.mark.parametrize("mapped", [True, False])
 @pytest.mark.parametrize("size", [0, 1, 999, 1000, 4095, 4096, 9_999])
-def test_short_files_name_the_element_and_the_bytes(engine, mapped, size, tmp_path):
+@pytest.mark.parametrize("width", [1000, 8, 1])
+def test_short_files_name_the_element_and_the_bytes(engine, mapped, size, width, tmp_path):
     path = tmp_path / "data"
     path.write_bytes(bytes(size))
-    source = engine.file(path, 0, 10, 1000, mapped=mapped, name="the data")
-    out = np.ones((10, 1000), np.uint8)
-    engine.submit(1, [(source, np.arange(10), out, None, None)])
+    count = 10_000 // width
+    source = engine.file(path, 0, count, width, mapped=mapped, name="the data")
+    out = np.ones((count, width), np.uint8)
+    engine.submit(1, [(source, np.arange(count), out, None, None)])
     with pytest.raises(CopyError, match="of the data is incomplete") as info:
         engine.wait(1, 10.0)
-    assert info.value.element == size // 1000
-    assert (info.value.found_nbytes, info.value.expected_nbytes) == (size % 1000, 1000)
-    complete = np.arange(size // 1000)
+    assert info.value.element == size // width
+    assert (info.value.found_nbytes, info.value.expected_nbytes) == (size % width, width)
+    complete = np.arange(size // width)
     engine.submit(2, [(source, complete, out, None, None)])
     assert engine.wait(2, 10.0)
 

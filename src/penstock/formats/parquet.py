@@ -4,8 +4,10 @@ Both formats hold rows in groups: row groups, record batches. A group is the sma
 are kept for the next rows, up to a limit that is known ahead (`TableSource.kept_nbytes`); `design/0019-kept-groups.md`.
 """
 
+import itertools
 import logging
 import threading
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -39,9 +41,10 @@ from penstock.formats._leaves import (
 )
 from penstock.formats._parquetfooter import PLAIN, PREFIXED, SHARED, ColumnChunk, form_of, leaf_size, stored_chunks
 from penstock.formats._tablekinds import Kind, require_kind
+from penstock.memory._rows import positions_of
 from penstock.plan._source import Read
 from penstock.sources._blocks import CachedFile
-from penstock.sources._openfile import File, FilesSource, block_reader, bounds_of, for_each, placed, stamp
+from penstock.sources._openfile import File, FilesSource, block_reader, bounds_of, for_each, placed, rows_of, stamp
 from penstock.sources._remote import ByteSource, RemoteFile
 
 Integers = npt.NDArray[np.int64]
@@ -338,31 +341,21 @@ class OpenTableSource:
         Raises:
             SourceError: A file was changed or is damaged, or a value is missing. The message has the row and column.
         """
-        bounds = self._groups.bounds
-        numbers = [np.searchsorted(bounds, read.indices, "right") - 1 for read in reads]
-        wanted = np.unique(np.concatenate([np.empty(0, np.int64), *numbers]))
-        parts = []
-        for read, groups in zip(reads, numbers, strict=True):
-            order = np.argsort(groups, kind="stable")
-            ends = np.searchsorted(groups[order], wanted, "right").tolist()
-            rows = np.arange(len(read.arrays[0]))[read.rows][order]
-            parts.append((read.arrays, read.indices[order], rows, [0, *ends]))
-            self._row_count += len(rows)
+        wanted = self._parts(reads)
         thread = threading.get_ident()
         # Decoded groups first, because those that are decoded now may take their place.
-        for place, group in sorted(enumerate(wanted.tolist()), key=lambda each: each[1] not in self._decoded):
+        for group in sorted(wanted, key=lambda each: (each not in self._decoded, each)):
             try:
                 columns = self._columns(group, thread)
                 copies: list[tuple[Any, ...]] = []
-                for arrays, indices, rows, ends in parts:
-                    mine = slice(ends[place], ends[place + 1])
-                    inside, out_rows = indices[mine] - bounds[group], rows[mine]
+                for arrays, inside, rows in wanted[group]:
                     for column, array, leaf in zip(columns, arrays, self._source.leaves, strict=True):
                         if column.source is not None:
-                            copies.append((column.source, inside, array, out_rows, None))
+                            place, places = (array[rows], None) if isinstance(rows, slice) else (array, rows)
+                            copies.append((column.source, inside, place, places, None))
                             continue
                         try:
-                            column.put(inside, array, out_rows)
+                            column.put(inside, array, positions_of(rows, len(array)))
                         except RowError as error:
                             error.column = leaf.name
                             raise error.at(self._source.describe_row(group, int(inside[error.row]))) from None
@@ -375,6 +368,24 @@ class OpenTableSource:
                     self._require_same(group)
             finally:
                 self._leave(thread)
+
+    def _parts(self, reads: Sequence[Read]) -> dict[int, list[tuple[Any, Integers, Integers | slice]]]:
+        """By the number of a group, of each request its arrays, the rows in the group, and the places in the arrays."""
+        bounds = self._groups.bounds
+        parts: dict[int, list[tuple[Any, Integers, Integers | slice]]] = defaultdict(list)
+        for indices, arrays, rows, _ in reads:
+            self._row_count += len(indices)
+            groups = np.searchsorted(bounds, indices, "right") - 1
+            if len(groups) and (groups == groups[0]).all():  # as in most windows
+                parts[int(groups[0])].append((arrays, indices - bounds[groups[0]], rows))
+                continue
+            order = np.argsort(groups, kind="stable")
+            borders = np.flatnonzero(np.diff(groups[order], prepend=-1, append=-1))
+            for begin, end in itertools.pairwise(borders.tolist()):
+                here = order[begin:end]
+                group = int(groups[here[0]])
+                parts[group].append((arrays, indices[here] - bounds[group], rows_of(rows, here)))
+        return parts
 
     def _require_same(self, group: int) -> None:
         """Refuses a file that has changed.

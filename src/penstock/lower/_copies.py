@@ -93,8 +93,8 @@ class CopyPlan:
         for source, wanted in gather.wanted.values():
             assert isinstance(source, _Numbered)
             for read, _ in wanted:
-                for number, array in zip(source.numbers, read.arrays, strict=True):
-                    self._share_out(number, leaf_of[id(array.base)], read, len(array), batches, used)
+                leaves = [leaf_of[id(array.base)] for array in read.arrays]
+                self._share_out(source.numbers, leaves, read, len(read.arrays[0]), batches, used)
         if self._marks is not None:
             for copies, row_count in zip(batches, used[0].tolist(), strict=True):
                 marks = self._share.mark_rows(row_count, *self._share.rows(row_count, self._most_rows))
@@ -106,8 +106,8 @@ class CopyPlan:
 
     def _share_out(
         self,
-        array: int,
-        leaf: int,
+        arrays: list[int],
+        leaves: list[int],
         read: Read,
         room: int,
         batches: list[list[Copy]],
@@ -115,20 +115,24 @@ class CopyPlan:
     ) -> None:
         """Cuts rows of a block at the borders between batches, and keeps those of this shard.
 
+        Columns of a table get the same index arrays, of which the engine then takes one copy for all.
+
         Args:
-            array: The number of the array.
-            leaf: The number of the leaf.
+            arrays: The numbers of the arrays.
+            leaves: The numbers of the leaves, one for each array.
             read: The rows, and their places in the block.
             room: For how many such rows the block has places.
             batches: Takes the copies.
             used: The rows in use in each batch, for each leaf.
         """
         rows, each = read.indices, room // len(batches)  # such rows in a batch
+        pairs = list(zip(arrays, leaves, strict=True))
         if isinstance(read.rows, slice) and read.rows.step in (None, 1) and self._is_whole:
             start = read.rows.start
             for number in range(start // each, -(-(start + len(rows)) // each)):
                 begin, end = max(0, number * each - start), min(len(rows), (number + 1) * each - start)
-                batches[number].append((array, leaf, rows[begin:end], None, start + begin - number * each))
+                theirs, first = rows[begin:end], start + begin - number * each
+                batches[number] += [(array, leaf, theirs, None, first) for array, leaf in pairs]
             return
         places = positions_of(read.rows, room)
         owners = places // each
@@ -141,16 +145,17 @@ class CopyPlan:
             number = int(owners[begin])
             mine, theirs = places[begin:end] - number * each, rows[begin:end]
             if self._is_whole:
-                batches[number].append((array, leaf, theirs, mine, 0))
+                batches[number] += [(array, leaf, theirs, mine, 0) for array, leaf in pairs]
                 continue
             part = each // self._most_rows  # such rows in a row of a batch
-            row_count = int(used[leaf][number])
-            first, last = (row * part for row in self._share.rows(row_count, self._most_rows))
-            # With a mask, rows that fill up come again in each turn after the first.
-            for turn in range(0, last, row_count * part):
-                kept = (mine >= first - turn) & (mine < last - turn)
-                if kept.any():
-                    batches[number].append((array, leaf, theirs[kept], mine[kept] + turn - first, 0))
+            for array, leaf in pairs:
+                row_count = int(used[leaf][number])
+                first, last = (row * part for row in self._share.rows(row_count, self._most_rows))
+                # With a mask, rows that fill up come again in each turn after the first.
+                for turn in range(0, last, row_count * part):
+                    kept = (mine >= first - turn) & (mine < last - turn)
+                    if kept.any():
+                        batches[number].append((array, leaf, theirs[kept], mine[kept] + turn - first, 0))
 
     def _over_arrays(self, node: Node, window: "tuple[int, int] | None", *, depth: int) -> Node:
         """Returns the same plan over numbered arrays, without what the engine does: it casts, and it reads windows.

@@ -12,6 +12,14 @@
 namespace penstock {
 namespace {
 
+// Numbers of rows that were taken. Copies of one job name them by the same array where they are the same.
+struct Numbers {
+    PyObject *array = nullptr; // borrowed: the copies hold it as long as the job is made
+    std::shared_ptr<int64_t[]> rows;
+    int64_t count = 0;
+    uint64_t end = 0; // see `end_of`
+};
+
 // What a job keeps of Python's.
 struct Held {
     std::vector<Py_buffer> views; // reserved, so that none moves
@@ -38,8 +46,24 @@ void release(Job *job) {
 
 // ---------------------------------------------------------------------------------------------- jobs
 
+static bool take_numbers(PyObject *array, const char *what, Numbers *numbers) {
+    if (numbers->array == array) {
+        return true;
+    }
+    std::unique_ptr<int64_t[]> rows;
+    numbers->array = nullptr;
+    numbers->count = take_rows(array, what, &rows);
+    if (numbers->count < 0) {
+        return false;
+    }
+    numbers->end = end_of(rows.get(), numbers->count);
+    numbers->rows = std::move(rows);
+    numbers->array = array;
+    return true;
+}
+
 // Fills the task of (source, rows, destination, destination rows or None, conversion).
-static bool take_copy(PyObject *copy, Job *job, Held *held) {
+static bool take_copy(PyObject *copy, Job *job, Held *held, Numbers *from, Numbers *to) {
     if (!PyTuple_Check(copy) || PyTuple_Size(copy) != 5) {
         PyErr_SetString(PyExc_TypeError, "a copy is a tuple (source, rows, destination, destination_rows, conversion)");
         return false;
@@ -62,13 +86,13 @@ static bool take_copy(PyObject *copy, Job *job, Held *held) {
         return false;
     }
     const Conversion &conversion = task.conversion;
-    task.count = take_rows(PyTuple_GetItem(copy, 1), "rows", &task.rows);
-    if (task.count < 0) {
+    if (!take_numbers(PyTuple_GetItem(copy, 1), "rows", from)) {
         return false;
     }
-    bool found;
-    int64_t outside = first_outside(task.rows.get(), task.count, source.layout.count, &found);
-    if (found) {
+    task.rows = from->rows;
+    task.count = from->count;
+    if (from->end > static_cast<uint64_t>(source.layout.count)) {
+        int64_t outside = first_outside(task.rows.get(), task.count, source.layout.count);
         return fail_outside(py_source->name, outside, source.layout.count, "element");
     }
     Element element;
@@ -109,17 +133,17 @@ static bool take_copy(PyObject *copy, Job *job, Held *held) {
             return fail_outside(py_source->name, task.count - 1, out_count, "a destination's row for");
         }
     } else {
-        int64_t count = take_rows(out_rows_object, "destination rows", &task.out_rows);
-        if (count < 0) {
+        if (!take_numbers(out_rows_object, "destination rows", to)) {
             return false;
         }
-        if (count != task.count) {
+        if (to->count != task.count) {
             PyErr_Format(PyExc_ValueError, "%lld rows have %lld destination rows", static_cast<long long>(task.count),
-                         static_cast<long long>(count));
+                         static_cast<long long>(to->count));
             return false;
         }
-        outside = first_outside(task.out_rows.get(), count, out_count, &found);
-        if (found) {
+        task.out_rows = to->rows;
+        if (to->end > static_cast<uint64_t>(out_count)) {
+            int64_t outside = first_outside(task.out_rows.get(), task.count, out_count);
             return fail_outside(py_source->name, outside, out_count, "destination row");
         }
     }
@@ -196,8 +220,9 @@ OwnedJob job_of(PyObject *sequence, int64_t number) {
     held->views.reserve(count);
     held->sources.reserve(count);
     job->tasks.reserve(count);
+    Numbers from, to;
     for (Py_ssize_t i = 0; i < count; i++) {
-        if (!take_copy(PyTuple_GetItem(copies.get(), i), job.get(), held)) {
+        if (!take_copy(PyTuple_GetItem(copies.get(), i), job.get(), held, &from, &to)) {
             return nullptr;
         }
     }

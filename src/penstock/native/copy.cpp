@@ -142,10 +142,71 @@ void gather(const Task &task, const uint8_t *from, uint8_t *to, uint8_t *scratch
 
 // ------------------------------------------------------------------------------------ from memory and mappings
 
+// Rows of so few bytes that to name each one, for a fault, takes longer than to copy it. Columns of a table are such.
+bool is_narrow(const Task &task) {
+    const Layout &layout = task.source->layout;
+    const bool is_word =
+        layout.nbytes == 1 || layout.nbytes == 2 || layout.nbytes == 4 || layout.nbytes == 8 || layout.nbytes == 16;
+    return is_word && layout.is_contiguous() && (task.conversion.is_plain || task.out_rows == nullptr);
+}
+
+// Copies rows of WIDTH bytes to `to` and on, or to the rows `places` from there.
+template <int WIDTH>
+void pack_rows(const uint8_t *from, int64_t stride, const int64_t *rows, int64_t count, uint8_t *to, int64_t out_stride,
+               const int64_t *places) {
+    if (places != nullptr) {
+        for (int64_t i = 0; i < count; i++) {
+            std::memcpy(to + places[i] * out_stride, from + rows[i] * stride, WIDTH);
+        }
+    } else {
+        for (int64_t i = 0; i < count; i++) {
+            std::memcpy(to + i * out_stride, from + rows[i] * stride, WIDTH);
+        }
+    }
+}
+
+void pack_rows(const Layout &layout, const uint8_t *from, const int64_t *rows, int64_t count, uint8_t *to,
+               int64_t out_stride, const int64_t *places) {
+    switch (layout.nbytes) {
+    case 1: return pack_rows<1>(from, layout.stride, rows, count, to, out_stride, places);
+    case 2: return pack_rows<2>(from, layout.stride, rows, count, to, out_stride, places);
+    case 4: return pack_rows<4>(from, layout.stride, rows, count, to, out_stride, places);
+    case 8: return pack_rows<8>(from, layout.stride, rows, count, to, out_stride, places);
+    default: return pack_rows<16>(from, layout.stride, rows, count, to, out_stride, places);
+    }
+}
+
+void copy_narrow(const Task &task, int64_t begin, int64_t end, uint8_t *scratch) {
+    const Source &source = *task.source;
+    const uint8_t *from = source.base + source.offset;
+    const int64_t *rows = task.rows.get();
+    const Conversion &conversion = task.conversion;
+    if (conversion.is_plain) {
+        const int64_t *places = task.out_rows ? task.out_rows.get() + begin : nullptr;
+        uint8_t *to = task.out + (places != nullptr ? 0 : begin * task.out_stride);
+        pack_rows(source.layout, from, rows + begin, end - begin, to, task.out_stride, places);
+        return;
+    }
+    const int64_t nbytes = source.layout.nbytes, block = SCRATCH_NBYTES / nbytes;
+    for (int64_t step = begin; step < end; step += block) {
+        int64_t count = std::min(block, end - step);
+        pack_rows(source.layout, from, rows + step, count, scratch, nbytes, nullptr);
+        if (task.out_stride == task.out_nbytes) {
+            convert(conversion, scratch, task.out + step * task.out_stride, count * nbytes / conversion.source_nbytes);
+            continue;
+        }
+        for (int64_t i = 0; i < count; i++) {
+            convert(conversion, scratch + i * nbytes, task.out + (step + i) * task.out_stride,
+                    nbytes / conversion.source_nbytes);
+        }
+    }
+}
+
 struct Copying {
     const Task &task;
     int64_t begin, end;
     uint8_t *scratch;
+    bool is_narrow;
     // Read after a fault, which leaves what the compiler keeps in registers undefined.
     volatile int64_t row, start, nbytes, span_steps;
 };
@@ -153,6 +214,9 @@ struct Copying {
 void copy_spans(void *context) {
     Copying &copying = *static_cast<Copying *>(context);
     const Task &task = copying.task;
+    if (copying.is_narrow) {
+        return copy_narrow(task, copying.begin, copying.end, copying.scratch);
+    }
     const Source &source = *task.source;
     const int64_t ahead_nbytes = std::min(FETCH_NBYTES, source.layout.nbytes);
     const bool fetches = task.steps_per_row == 1 && source.layout.is_contiguous() && ahead_nbytes > 0;
@@ -215,9 +279,14 @@ bool has_all(const Task &task, int64_t begin, int64_t end, Failure *failure) {
 
 bool copy_memory(const Task &task, int64_t begin, int64_t end, uint8_t *scratch, Failure *failure) {
     const Source &source = *task.source;
-    Copying copying = {task, begin, end, scratch, -1, 0, 0, 1};
+    Copying copying = {task, begin, end, scratch, is_narrow(task), -1, 0, 0, 1};
     const void *address = nullptr;
-    if (!run_guarded(copy_spans, &copying, &address)) {
+    bool is_right = run_guarded(copy_spans, &copying, &address);
+    if (!is_right && copying.is_narrow) { // again, to learn at which row
+        copying.is_narrow = false;
+        is_right = run_guarded(copy_spans, &copying, &address);
+    }
+    if (!is_right) {
         const uint8_t *fault = static_cast<const uint8_t *>(address), *from = source.base + copying.start;
         int64_t row = copying.row;
         if (fault >= task.out_low && fault < task.out_high) {

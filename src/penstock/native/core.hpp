@@ -115,7 +115,7 @@ struct Source {
 // `rows` of a source to rows of a destination, checked beforehand.
 struct Task {
     const Source *source = nullptr;
-    std::unique_ptr<int64_t[]> rows, out_rows; // `out_rows` null: 0, 1, 2, ...
+    std::shared_ptr<int64_t[]> rows, out_rows; // columns of a table share them; `out_rows` null: 0, 1, 2, ...
     int64_t count = 0;
     uint8_t *out = nullptr;
     int64_t out_stride = 0, out_nbytes = 0;

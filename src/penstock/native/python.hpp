@@ -78,8 +78,10 @@ enum Element { OTHER, INT64, OBJECTS };
 bool element_of(PyObject *array, Element *element);
 // Copies an array of int64 with one axis. Returns its length.
 int64_t take_rows(PyObject *array, const char *what, std::unique_ptr<int64_t[]> *rows);
-// The row that lies outside of [0, count), or -1.
-int64_t first_outside(const int64_t *rows, int64_t length, int64_t count, bool *found);
+// The least n of which all rows lie in [0, n), where a negative row is a great unsigned number.
+uint64_t end_of(const int64_t *rows, int64_t length);
+// The first row that lies outside of [0, count), if there is one.
+int64_t first_outside(const int64_t *rows, int64_t length, int64_t count);
 bool fail_outside(PyObject *name, int64_t row, int64_t count, const char *what);
 
 // Makes the type `Source`, once.

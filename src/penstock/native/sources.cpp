@@ -1,6 +1,7 @@
 // Sources as Python objects, and the buffers that calls take.
 #include "python.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <new>
@@ -109,18 +110,16 @@ int64_t take_rows(PyObject *array, const char *what, std::unique_ptr<int64_t[]> 
     return count;
 }
 
-int64_t first_outside(const int64_t *rows, int64_t length, int64_t count, bool *found) {
-    uint64_t greatest = 0; // a negative row is a great unsigned number
+uint64_t end_of(const int64_t *rows, int64_t length) {
+    uint64_t greatest = 0;
     for (int64_t i = 0; i < length; i++) {
-        greatest = static_cast<uint64_t>(rows[i]) > greatest ? static_cast<uint64_t>(rows[i]) : greatest;
+        greatest = std::max(greatest, static_cast<uint64_t>(rows[i]));
     }
-    *found = length > 0 && greatest >= static_cast<uint64_t>(count);
-    for (int64_t i = 0; *found && i < length; i++) {
-        if (rows[i] < 0 || rows[i] >= count) {
-            return rows[i];
-        }
-    }
-    return -1;
+    return length > 0 ? greatest + (greatest < UINT64_MAX) : 0;
+}
+
+int64_t first_outside(const int64_t *rows, int64_t length, int64_t count) {
+    return *std::find_if(rows, rows + length, [&](int64_t row) { return row < 0 || row >= count; });
 }
 
 bool fail_outside(PyObject *name, int64_t row, int64_t count, const char *what) {
@@ -356,10 +355,9 @@ const Source *take_source_rows(PyObject *const *args, Py_ssize_t nargs, std::uni
     if (*count < 0) {
         return nullptr;
     }
-    bool found;
-    int64_t outside = first_outside(rows->get(), *count, source->layout.count, &found);
-    if (found) {
-        fail_outside(py_source->name, outside, source->layout.count, "element");
+    const int64_t there = source->layout.count;
+    if (end_of(rows->get(), *count) > static_cast<uint64_t>(there)) {
+        fail_outside(py_source->name, first_outside(rows->get(), *count, there), there, "element");
         return nullptr;
     }
     return source;
