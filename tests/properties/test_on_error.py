@@ -21,8 +21,7 @@ import penstock as ps
 from penstock.base._random import ElementRng, local_permute, permute
 from penstock.plan._text import sources_of
 from penstock.testing import assert_same
-from penstock.testing.strategies import dealt_in_cycles, shuffled
-from tests.properties.streams import deal
+from penstock.testing.strategies import dealt_in_cycles, mixed, shuffled
 
 BAD: Any = None
 """An element that fails."""
@@ -314,7 +313,7 @@ def _mix(draw: st.DrawFn, p: Case) -> Case:
 
     def elements(epoch: int) -> list[Any]:
         lists, given = [iter(hand.in_order(epoch)) for hand in hands], []
-        for number in deal((1, 2), seed):
+        for number in mixed({0: (1, 2)}, seed):
             try:
                 given.append(next(lists[number]))
             except StopIteration:
