@@ -69,7 +69,7 @@ UNKNOWN: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "size of windows": (
         lambda: ps.range(3).windows(size=2),
-        r"windows\(\) has no argument size=\. Here it is length=\. It takes length, shift, stride, groups\.",
+        r"windows\(\) has no argument size=\. Here it is length=\. It takes length, shift, stride, groups, tail\.",
     ),
     "arrays one by one": (
         lambda: ps.from_arrays([1], [2]),  # type: ignore[call-arg]
@@ -161,7 +161,7 @@ def test_other_type_errors_pass_as_they_are(tmp_path: Path) -> None:
 
 def test_signatures_are_those_that_were_written() -> None:
     assert str(inspect.signature(ps.Dataset.take)) == "(self, n: int) -> 'Dataset'"
-    assert list(inspect.signature(ps.mix).parameters) == ["datasets", "weights", "seed"]
+    assert list(inspect.signature(ps.mix).parameters) == ["datasets", "weights", "seed", "temperature"]
     assert list(inspect.signature(ps.range(3).to_torch).parameters)[-1] == "loader_options"
     assert ps.mix.__module__ == "penstock"
     assert ps.mix.__doc__

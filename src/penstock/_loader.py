@@ -282,7 +282,7 @@ class Loader(NoArray):
         count = self._count_from(self.progress.cut(epoch))
         return None if count is None else (count - position) * self.arrangement.share.piece_count
 
-    def ring(self) -> Ring:
+    def ring(self) -> "Ring":
         """The ring of the batches, for adapters that register its memory. Workers start."""
         return self._running().ring
 
