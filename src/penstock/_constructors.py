@@ -518,7 +518,8 @@ def mix(
     if power is None or not 0 < power < math.inf:
         raise ArgumentError(f"mix(temperature={temperature!r:.80}): it is a number above zero; 1 keeps the weights.")
     text = "" if power == 1 else f", temperature={power:g}"
-    if not isinstance(weights, Mapping):
+    # A dict of numbers is refused, for it has no order.
+    if not isinstance(weights, Mapping) or not all(isinstance(each, Iterable) for each in weights.values()):
         shares = _shares(weights, nodes)
         return Dataset(Mix(nodes, ((0, _tempered(shares, power)),), seed, f"{list(shares)}{text}"))
     stages: dict[int, tuple[float, ...]] = {}

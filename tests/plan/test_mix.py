@@ -115,7 +115,7 @@ def test_a_temperature_brings_shares_closer_to_each_other(temperature: float, sh
         ({0: [1, 1], 9: [0, 0]}, {}, r"mix\(weights=\[0, 0\]\): one of them is above zero\."),
         ({0: [1, -1]}, {}, r"mix\(weights=\[1, -1\]\): -1 is not a number above zero\."),
         ({0: [1]}, {}, r"mix\(\) got 2 datasets and 1 weights\."),
-        ({0: 1}, {}, r"mix\(weights=1\): a list of numbers is needed"),
+        ({0: 1}, {}, r"mix\(weights=\) got a dict"),
         ({0.5: [1, 1]}, {}, r"mix\(weights=0\.5\): an integer is needed, not a float"),
         ({-1: [1, 1]}, {}, r"mix\(weights=-1\): it must be at least 0\."),
         ([1, 0], {}, r"mix\(weights=\[1, 0\]\): 0 is not a number above zero\."),
