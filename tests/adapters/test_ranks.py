@@ -208,7 +208,7 @@ with rows.batch(50).to_jax(sharding=sharding, uneven="mask", training=False, exe
     assert [(int(rows), size) for rows, _, size in sums] == [(50, 50), (50, 50), (20, 50)]
     np.testing.assert_allclose(sum(total for _, total, _ in sums), x.sum(), atol=1e-9)
 if count > 1:
-    assert ds.loader(shard="auto")._options.shard == (number, count)
+    assert ds.loader(shard="auto").arrangement.options.shard == (number, count)
     other = rows.shuffle(seed=number).batch(8).to_jax(sharding=sharding, executor="inline")
     try:
         next(iter(other))
