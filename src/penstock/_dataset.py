@@ -666,7 +666,7 @@ class Dataset(NoArray):
                 f"sample(count={number}, replacement=False): only {most} elements have a weight. Draw fewer, or with "
                 "replacement."
             )
-        return Dataset(Sample(self._node, Weights(values), seed, bool(replacement), number))
+        return Dataset(Sample(self._node, seed, number, Weights(values), bool(replacement)))
 
     def repeat(self, count: int | None = None) -> "Dataset":
         """Repeats the dataset; round `r` of epoch `e` is epoch `e * count + r` of what is before.

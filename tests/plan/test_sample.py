@@ -1,5 +1,6 @@
 """Elements drawn by weights."""
 
+import math
 import pickle
 from typing import Any
 
@@ -197,3 +198,8 @@ def test_classes_without_a_meaning_are_refused(options: Any, message: str) -> No
 def test_classes_of_nothing_are_refused() -> None:
     with pytest.raises(ps.ArgumentError, match=r"the dataset is empty, so it has no classes"):
         ps.range(0).sample(balance=[], per_class=1)
+
+
+@pytest.mark.parametrize("how", [{"weights": [1, 2, 3]}, {"balance": [0, 0, 1]}, {"balance": [0, 0, 1], "per_class": 1}])
+def test_what_is_drawn_is_known_to_come_from_anywhere(how: dict[str, Any]) -> None:
+    assert ps.range(3).sample(**how)._node.spread == math.inf

@@ -65,27 +65,15 @@ class Weights:
 
 
 @dataclass(frozen=True, eq=False)
-class Sample(Reorder, OneInput):
-    """Elements of the input, drawn by their weights, anew in each epoch."""
+class _Drawn(Reorder, OneInput):
+    """So many elements of the input, from anywhere in it, others in each epoch."""
 
-    weights: Weights
     seed: int
-    replacement: bool
     count: int
 
     verb = "sample"
     spread = math.inf
     redraws = True
-
-    @property
-    def label(self) -> str:
-        """As the user wrote it, without the weights."""
-        return f"sample(..., seed={self.seed}{'' if self.replacement else ', replacement=False'})"
-
-    def settings(self) -> dict[str, Any]:
-        """The arguments, and the weights."""
-        facts = {"seed": self.seed, "replacement": self.replacement, "count": self.count}
-        return {**facts, "weights": mark_of(self.weights.values.view(np.int64))}
 
     @cached_property
     def length(self) -> int:
@@ -101,6 +89,24 @@ class Sample(Reorder, OneInput):
     def overlap(self) -> Overlap:
         """An element may come twice, anywhere."""
         return "anywhere"
+
+
+@dataclass(frozen=True, eq=False)
+class Sample(_Drawn):
+    """Elements of the input, drawn by their weights, anew in each epoch."""
+
+    weights: Weights
+    replacement: bool
+
+    @property
+    def label(self) -> str:
+        """As the user wrote it, without the weights."""
+        return f"sample(..., seed={self.seed}{'' if self.replacement else ', replacement=False'})"
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments, and the weights."""
+        facts = {"seed": self.seed, "replacement": self.replacement, "count": self.count}
+        return {**facts, "weights": mark_of(self.weights.values.view(np.int64))}
 
     @property
     def memory(self) -> Memory:
@@ -119,7 +125,7 @@ _CLASSES_SEED: Final = 1 << 64
 
 
 @dataclass(frozen=True, eq=False)
-class PerClass(Reorder, OneInput):
+class PerClass(_Drawn):
     """Groups with an exact number of elements of each class, anew in each epoch.
 
     The elements of a class come in passes, each in an order of its own. A pass ends where too few are left for a group,
@@ -136,13 +142,8 @@ class PerClass(Reorder, OneInput):
     counts: Indices
     """The number of elements of each of them."""
     is_dealt: bool
-    seed: int
-    count: int
     text: str
     """The argument, for `repr`."""
-
-    verb = "sample"
-    redraws = True
 
     @property
     def label(self) -> str:
@@ -153,21 +154,6 @@ class PerClass(Reorder, OneInput):
         """The counts, and which element has which class."""
         marks = mark_of(self.members, self.ends, self.classes, self.counts)
         return {"seed": self.seed, "count": self.count, "dealt": self.is_dealt, "classes": marks}
-
-    @cached_property
-    def length(self) -> int:
-        """The count."""
-        return self.count
-
-    @cached_property
-    def randomness(self) -> Randomness:
-        """Each epoch draws anew."""
-        return Randomness(self.source.randomness.depth, reorders=True)
-
-    @cached_property
-    def overlap(self) -> Overlap:
-        """An element may come twice, anywhere."""
-        return "anywhere"
 
     @property
     def memory(self) -> Memory:
@@ -238,7 +224,7 @@ def by_class(
     number = max(1, len(labels) // group) * group if count is None else count
     is_dealt = not isinstance(per_class, Mapping) and len(classes) < total
     text = f"per_class={per_class!r:.80}" + (f", class_count={class_count}" if class_count is not None else "")
-    return PerClass(source, order, np.cumsum(sizes, dtype=np.int64), classes, counts, is_dealt, seed, number, text)
+    return PerClass(source, seed, number, order, np.cumsum(sizes, dtype=np.int64), classes, counts, is_dealt, text)
 
 
 def _number(value: Any, name: str = "per_class") -> int:
