@@ -13,7 +13,7 @@ import numpy as np
 from penstock.base import _tree
 from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Rows, as_slice
-from penstock.plan._node import Access, ClearAfter, Demand, Elements, Length, ManyInputs, OneToOne, Reorder
+from penstock.plan._node import Access, Called, ClearAfter, Demand, Elements, Length, ManyInputs, OneToOne, Reorder
 from penstock.plan._reader import Gather, Reader
 
 
@@ -100,23 +100,8 @@ class Zip(_Beside):
 
 
 @dataclass(frozen=True, eq=False)
-class Merged(_Beside):
+class Merged(Called, _Beside):
     """Element `i` is one dict, of the values of the inputs' elements `i`. These are dicts without a common name."""
-
-    name: str
-    """The verb that the user called."""
-    text: str
-    """Its arguments, for `repr`."""
-
-    @property
-    def verb(self) -> str:
-        """The verb that the user called."""
-        return self.name
-
-    @property
-    def label(self) -> str:
-        """As the user wrote it."""
-        return f"{self.name}({self.text})"
 
     def settings(self) -> dict[str, Any]:
         """None: the inputs have them."""

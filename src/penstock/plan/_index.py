@@ -20,6 +20,7 @@ from penstock.base._random import BLOCK_CACHE_NBYTES, local_permute, permute
 from penstock.memory._rows import Indices, copied
 from penstock.plan._node import (
     POSITION_LIMIT,
+    Called,
     ClearAfter,
     Demand,
     Elements,
@@ -42,25 +43,7 @@ _log = logging.getLogger("penstock")
 
 
 @dataclass(frozen=True, eq=False)
-class _Choice(Reorder, OneInput):
-    name: str
-    """The verb that the user called."""
-    text: str
-    """Its arguments, for `repr`."""
-
-    @property
-    def verb(self) -> str:
-        """The verb that the user called."""
-        return self.name
-
-    @property
-    def label(self) -> str:
-        """As the user wrote it."""
-        return f"{self.name}({self.text})"
-
-
-@dataclass(frozen=True, eq=False)
-class Slice(_Choice):
+class Slice(Called, Reorder, OneInput):
     """Elements `start, start + step, ...` of the input: `take`, `skip`, `shard`, `split` and `ds[a:b:c]`."""
 
     start: int
@@ -127,7 +110,7 @@ class Slice(_Choice):
 
 
 @dataclass(frozen=True, eq=False)
-class Select(_Choice):
+class Select(Called, Reorder, OneInput):
     """The elements at a list of positions, each once. The list takes 8 bytes an element."""
 
     positions: Indices

@@ -289,6 +289,26 @@ class ManyInputs(Node):
         return self.sources
 
 
+@dataclass(frozen=True, eq=False)
+class Called:
+    """A step that several verbs make. It stands before the other base classes."""
+
+    name: str
+    """The verb that the user called."""
+    text: str
+    """Its arguments, for `repr`."""
+
+    @property
+    def verb(self) -> str:
+        """The verb that the user called."""
+        return self.name
+
+    @property
+    def label(self) -> str:
+        """As the user wrote it."""
+        return f"{self.name}({self.text})"
+
+
 class OneToOne(Node):
     """A step whose element `i` is made of element `i` of each input."""
 
