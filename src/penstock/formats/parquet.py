@@ -4,7 +4,6 @@ Both formats hold rows in groups: row groups, record batches. A group is the sma
 are kept for the next rows, up to a limit that is known ahead (`TableSource.kept_nbytes`); `design/0019-kept-groups.md`.
 """
 
-import itertools
 import logging
 import threading
 from collections import defaultdict
@@ -44,7 +43,7 @@ from penstock.formats._tablekinds import Kind, require_kind
 from penstock.memory._rows import positions_of
 from penstock.plan._source import Read
 from penstock.sources._blocks import CachedFile
-from penstock.sources._openfile import File, FilesSource, block_reader, bounds_of, for_each, placed, rows_of, stamp
+from penstock.sources._openfile import File, FilesSource, block_reader, bounds_of, by_part, for_each, placed, stamp
 from penstock.sources._remote import ByteSource, RemoteFile
 
 Integers = npt.NDArray[np.int64]
@@ -341,7 +340,11 @@ class OpenTableSource:
         Raises:
             SourceError: A file was changed or is damaged, or a value is missing. The message has the row and column.
         """
-        wanted = self._parts(reads)
+        wanted: dict[int, list[tuple[Any, Integers, Integers | slice]]] = defaultdict(list)
+        for indices, arrays, places, _ in reads:
+            self._row_count += len(indices)
+            for group, inside, rows in by_part(self._groups.bounds, indices, places):
+                wanted[group].append((arrays, inside, rows))
         thread = threading.get_ident()
         # Decoded groups first, because those that are decoded now may take their place.
         for group in sorted(wanted, key=lambda each: (each not in self._decoded, each)):
@@ -351,8 +354,8 @@ class OpenTableSource:
                 for arrays, inside, rows in wanted[group]:
                     for column, array, leaf in zip(columns, arrays, self._source.leaves, strict=True):
                         if column.source is not None:
-                            place, places = (array[rows], None) if isinstance(rows, slice) else (array, rows)
-                            copies.append((column.source, inside, place, places, None))
+                            to, at = (array[rows], None) if isinstance(rows, slice) else (array, rows)
+                            copies.append((column.source, inside, to, at, None))
                             continue
                         try:
                             column.put(inside, array, positions_of(rows, len(array)))
@@ -368,24 +371,6 @@ class OpenTableSource:
                     self._require_same(group)
             finally:
                 self._leave(thread)
-
-    def _parts(self, reads: Sequence[Read]) -> dict[int, list[tuple[Any, Integers, Integers | slice]]]:
-        """By the number of a group, of each request its arrays, the rows in the group, and the places in the arrays."""
-        bounds = self._groups.bounds
-        parts: dict[int, list[tuple[Any, Integers, Integers | slice]]] = defaultdict(list)
-        for indices, arrays, rows, _ in reads:
-            self._row_count += len(indices)
-            groups = np.searchsorted(bounds, indices, "right") - 1
-            if len(groups) and (groups == groups[0]).all():  # as in most windows
-                parts[int(groups[0])].append((arrays, indices - bounds[groups[0]], rows))
-                continue
-            order = np.argsort(groups, kind="stable")
-            borders = np.flatnonzero(np.diff(groups[order], prepend=-1, append=-1))
-            for begin, end in itertools.pairwise(borders.tolist()):
-                here = order[begin:end]
-                group = int(groups[here[0]])
-                parts[group].append((arrays, indices[here] - bounds[group], rows_of(rows, here)))
-        return parts
 
     def _require_same(self, group: int) -> None:
         """Refuses a file that has changed.

@@ -305,6 +305,22 @@ def placed(bounds: Integers, index: int) -> tuple[int, int]:
     return number, index - int(bounds[number])
 
 
+def by_part(
+    bounds: Integers, indices: Indices, rows: Indices | slice
+) -> Iterator[tuple[int, Integers, Indices | slice]]:
+    """Yields each part that holds some of the elements, in order: the part, their numbers in it, and their rows."""
+    parts = np.searchsorted(bounds, indices, "right") - 1
+    if len(parts) and (parts == parts[0]).all():  # as in most windows
+        yield int(parts[0]), indices - bounds[parts[0]], rows
+        return
+    order = np.argsort(parts, kind="stable")
+    borders = np.flatnonzero(np.diff(parts[order], prepend=-1, append=-1))
+    for begin, end in itertools.pairwise(borders.tolist()):
+        here = order[begin:end]
+        part = int(parts[here[0]])
+        yield part, indices[here] - bounds[part], rows_of(rows, here)
+
+
 def rows_of(rows: Indices | slice, members: Integers) -> Indices | slice:
     """Returns the rows of some members of a request, as a slice if they are neighbours, because that is faster."""
     if not isinstance(rows, slice):
