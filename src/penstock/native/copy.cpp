@@ -6,6 +6,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <sys/uio.h>
+#include <type_traits>
 #include <unistd.h>
 
 namespace penstock {
@@ -68,18 +69,25 @@ template <int WIDTH> void pack_runs(const uint8_t *from, int64_t stride, int64_t
     }
 }
 
+// Calls `body(width)` with the width as a constant, if the compiler copies so many bytes at once; else returns false.
+template <class Body> bool with_word(int64_t nbytes, Body body) {
+    switch (nbytes) {
+    case 1: body(std::integral_constant<int, 1>()); return true;
+    case 2: body(std::integral_constant<int, 2>()); return true;
+    case 4: body(std::integral_constant<int, 4>()); return true;
+    case 8: body(std::integral_constant<int, 8>()); return true;
+    case 16: body(std::integral_constant<int, 16>()); return true;
+    default: return false;
+    }
+}
+
 // Copies `count` runs of `nbytes`, `stride` apart, to consecutive bytes.
 void pack(const uint8_t *from, int64_t stride, int64_t count, int64_t nbytes, uint8_t *to) {
-    switch (nbytes) {
-    case 1: return pack_runs<1>(from, stride, count, to);
-    case 2: return pack_runs<2>(from, stride, count, to);
-    case 4: return pack_runs<4>(from, stride, count, to);
-    case 8: return pack_runs<8>(from, stride, count, to);
-    case 16: return pack_runs<16>(from, stride, count, to);
-    default:
-        for (int64_t i = 0; i < count; i++) {
-            std::memmove(to + i * nbytes, from + i * stride, nbytes);
-        }
+    if (with_word(nbytes, [&](auto width) { pack_runs<width>(from, stride, count, to); })) {
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        std::memmove(to + i * nbytes, from + i * stride, nbytes);
     }
 }
 
@@ -143,11 +151,12 @@ void gather(const Task &task, const uint8_t *from, uint8_t *to, uint8_t *scratch
 // ------------------------------------------------------------------------------------ from memory and mappings
 
 // Rows of so few bytes that to name each one, for a fault, takes longer than to copy it. Columns of a table are such.
+// Converted rows must be neighbours.
 bool is_narrow(const Task &task) {
     const Layout &layout = task.source->layout;
-    const bool is_word =
-        layout.nbytes == 1 || layout.nbytes == 2 || layout.nbytes == 4 || layout.nbytes == 8 || layout.nbytes == 16;
-    return is_word && layout.is_contiguous() && (task.conversion.is_plain || task.out_rows == nullptr);
+    const bool are_neighbours = task.out_rows == nullptr && task.out_stride == task.out_nbytes;
+    return layout.is_contiguous() && (task.conversion.is_plain || are_neighbours) &&
+           with_word(layout.nbytes, [](auto) {});
 }
 
 // Copies rows of WIDTH bytes to `to` and on, or to the rows `places` from there.
@@ -167,13 +176,8 @@ void pack_rows(const uint8_t *from, int64_t stride, const int64_t *rows, int64_t
 
 void pack_rows(const Layout &layout, const uint8_t *from, const int64_t *rows, int64_t count, uint8_t *to,
                int64_t out_stride, const int64_t *places) {
-    switch (layout.nbytes) {
-    case 1: return pack_rows<1>(from, layout.stride, rows, count, to, out_stride, places);
-    case 2: return pack_rows<2>(from, layout.stride, rows, count, to, out_stride, places);
-    case 4: return pack_rows<4>(from, layout.stride, rows, count, to, out_stride, places);
-    case 8: return pack_rows<8>(from, layout.stride, rows, count, to, out_stride, places);
-    default: return pack_rows<16>(from, layout.stride, rows, count, to, out_stride, places);
-    }
+    with_word(layout.nbytes,
+              [&](auto width) { pack_rows<width>(from, layout.stride, rows, count, to, out_stride, places); });
 }
 
 void copy_narrow(const Task &task, int64_t begin, int64_t end, uint8_t *scratch) {
@@ -191,14 +195,7 @@ void copy_narrow(const Task &task, int64_t begin, int64_t end, uint8_t *scratch)
     for (int64_t step = begin; step < end; step += block) {
         int64_t count = std::min(block, end - step);
         pack_rows(source.layout, from, rows + step, count, scratch, nbytes, nullptr);
-        if (task.out_stride == task.out_nbytes) {
-            convert(conversion, scratch, task.out + step * task.out_stride, count * nbytes / conversion.source_nbytes);
-            continue;
-        }
-        for (int64_t i = 0; i < count; i++) {
-            convert(conversion, scratch + i * nbytes, task.out + (step + i) * task.out_stride,
-                    nbytes / conversion.source_nbytes);
-        }
+        convert(conversion, scratch, task.out + step * task.out_stride, count * nbytes / conversion.source_nbytes);
     }
 }
 
