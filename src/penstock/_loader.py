@@ -180,12 +180,8 @@ class Loader(NoArray):
     @property
     def element_spec(self) -> Tree:
         """The tree of `ArraySpec` of what is delivered."""
-        spec = self.arrangement.program.spec
-        return (
-            spec.tree
-            if self.arrangement.share.piece_count == 1
-            else spec.divided(self.arrangement.share.piece_count).tree
-        )
+        spec, count = self.arrangement.program.spec, self.arrangement.share.piece_count
+        return spec.tree if count == 1 else spec.divided(count).tree
 
     @property
     def projected_nbytes(self) -> int:

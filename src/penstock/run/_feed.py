@@ -8,9 +8,9 @@ Which thread writes what. The feed shares the one lock of its `Delivery`. With i
 the spans, and so does the delivery's scheduler. The feed calls nothing of the delivery. It wakes the executor of the
 delivery, whose worker then asks for units.
 
-Each wait, and what ends it. `close` waits for the worker, at most as long as it is told. The worker may wait for a span
-that is free: `Ring.give_up` ends that. It may wait in the user's generator, which nothing can
-end: then a thread is left behind, see `DeadlineError`. Or it waits for a batch of a stage, see `_start.py`.
+Each wait, and what ends it. `close` waits for the worker, at most as long as it is told. The worker may wait to ask a
+server again: `Ring.give_up` ends that. It may wait in the user's generator, which nothing can end: then a thread is
+left behind, see `DeadlineError`. Or it waits for a batch of a stage, see `_start.py`.
 """
 
 import functools
@@ -273,7 +273,7 @@ def feed_lanes(
 def _stop(
     feed_ref: "weakref.ref[Feed]", stop_worker: Callable[[], None], stages: "Sequence[weakref.ref[Stage]]"
 ) -> None:
-    if (ring := getattr(feed_ref(), "ring", None)) is not None:  # the worker waits by its header
+    if (ring := getattr(feed_ref(), "ring", None)) is not None:  # ends a wait to ask a server again
         ring.give_up()
     stop_worker()
     for each in stages:
