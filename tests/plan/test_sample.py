@@ -200,6 +200,6 @@ def test_classes_of_nothing_are_refused() -> None:
         ps.range(0).sample(balance=[], per_class=1)
 
 
-@pytest.mark.parametrize("how", [{"weights": [1, 2, 3]}, {"balance": [0, 0, 1]}, {"balance": [0, 0, 1], "per_class": 1}])
+@pytest.mark.parametrize("how", [{"weights": [1, 2]}, {"balance": [0, 1]}, {"balance": [0, 1], "per_class": 1}])
 def test_what_is_drawn_is_known_to_come_from_anywhere(how: dict[str, Any]) -> None:
-    assert ps.range(3).sample(**how)._node.spread == math.inf
+    assert ps.range(2).sample(**how)._node.spread == math.inf
