@@ -1,8 +1,10 @@
 """What ranks train, and how they are started: each a process of its own, with the variables that torchrun sets."""
 
+import contextlib
 import json
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -73,28 +75,71 @@ def free_port() -> int:
 
 
 LAUNCHER = """
-import importlib, json, os, runpy, sys
+import gc, importlib, json, os, runpy, sys
 
-folder, count, script, modules, *arguments = sys.argv[1:]
-for name in modules.split():
+for name in sys.argv[1].split():
     importlib.import_module(name)
-processes = []
-for rank in range(int(count)):
-    process = os.fork()
-    if process == 0:
-        for descriptor, name in ((1, "out"), (2, "err")):
-            os.dup2(os.open(f"{folder}/{rank}.{name}", os.O_WRONLY | os.O_CREAT, 0o600), descriptor)
-        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-        sys.argv[:] = [script, *arguments]
-        runpy.run_path(script, run_name="__main__")
-        sys.exit()
-    processes.append(process)
-print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]))
+gc.freeze()  # what is there now: a rank's collections would copy its pages
+for line in sys.stdin:
+    folder, script, arguments, variables = json.loads(line)
+    processes = []
+    for rank in range(int(variables["WORLD_SIZE"])):
+        process = os.fork()
+        if process == 0:
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            for descriptor, name in ((1, "out"), (2, "err")):
+                os.dup2(os.open(f"{folder}/{rank}.{name}", os.O_WRONLY | os.O_CREAT, 0o600), descriptor)
+            os.environ |= variables | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            sys.argv[:] = [script, *arguments]
+            runpy.run_path(script, run_name="__main__")
+            sys.exit()
+        processes.append(process)
+    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]), flush=True)
 """
-"""Starts ranks as copies of itself, once it has imported what they import."""
 
-TORCH_MODULES = "torch torch._dynamo torch.distributed torch.nn.parallel"
+MODULES = "torch torch._dynamo torch.distributed torch.nn.parallel"
 """What ranks on torch import, in four seconds. A process that has only imported it may fork."""
+ALWAYS = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+class Launcher:
+    """Starts ranks as copies of itself, once it has imported what they import."""
+
+    def __init__(self, warnings: Sequence[str] = WARNINGS) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, *warnings, "-X", "faulthandler", "-c", LAUNCHER, MODULES],
+            env=os.environ | ALWAYS,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> "Launcher":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends it with its ranks."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
+
+    def run(
+        self, folder: Path, script: Path, words: list[str], variables: dict[str, str], timeout_s: float
+    ) -> list[int]:
+        """Runs a script in ranks, which write to `folder`. Returns how each ended."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([str(folder), str(script), words, variables]).encode() + b"\n")
+        self._process.stdin.flush()
+        if not select.select([self._process.stdout], [], [], timeout_s)[0]:
+            os.killpg(self._process.pid, signal.SIGABRT)  # which faulthandler answers with the stacks
+            self._process.communicate()
+            texts = [path.read_text() for path in sorted(folder.glob("*.err"))]
+            raise AssertionError(f"Ranks still ran after {timeout_s} s.\n" + "\n".join(texts))
+        line = self._process.stdout.readline()
+        assert line, "the launcher ended"
+        statuses: list[int] = json.loads(line)
+        return statuses
 
 
 def run_ranks(
@@ -104,10 +149,11 @@ def run_ranks(
     env: dict[str, str] | None = None,
     timeout_s: float = 120,
     warnings: Sequence[str] = WARNINGS,
+    launcher: Launcher | None = None,
 ) -> list[Ended]:
     """Runs a script in several ranks, and returns how each ended, with what it printed.
 
-    Ranks that import torch and not JAX, with which none can fork, come from one process that has imported it.
+    Ranks that import torch and not JAX, with which none can fork, come from a launcher.
 
     Args:
         script: The script, as text or as a path.
@@ -116,11 +162,11 @@ def run_ranks(
         env: More variables.
         timeout_s: If a rank runs longer, all are aborted with their stacks, and the test fails.
         warnings: What the interpreter is told about them; by default they are errors.
+        launcher: One for several runs; by default this one has its own.
     """
     text = script.read_text() if isinstance(script, Path) else script
     job = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    job |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"} | (env or {})
-    program = [sys.executable, *warnings, "-X", "faulthandler"]
+    job |= ALWAYS | (env or {})
     words = [str(word) for word in arguments]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -128,23 +174,21 @@ def run_ranks(
             script = folder / "script.py"
             script.write_text(text)
         if "import torch" in text and "import jax" not in text:
-            launch = [*program, "-c", LAUNCHER, name, str(count), str(script), TORCH_MODULES, *words]
-            ((status, out, err),) = _run([launch], [job], timeout_s, folder)
-            assert status == 0, err
+            with contextlib.nullcontext(launcher) if launcher else Launcher(warnings) as starts:
+                statuses = starts.run(folder, script, words, job, timeout_s)
             ended = [
                 (status, (folder / f"{rank}.out").read_text(), (folder / f"{rank}.err").read_text())
-                for rank, status in enumerate(json.loads(out))
+                for rank, status in enumerate(statuses)
             ]
         else:
             places = [job | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
-            ended = _run([[*program, str(script), *words]] * count, places, timeout_s, folder)
+            program = [sys.executable, *warnings, "-X", "faulthandler", str(script), *words]
+            ended = _run([program] * count, places, timeout_s)
     # Gloo greets on the standard output.
     return [Ended(status, re.sub(r"(?m)^\[Gloo\].*\n", "", out), err) for status, out, err in ended]
 
 
-def _run(
-    commands: list[list[str]], variables: list[dict[str, str]], timeout_s: float, folder: Path
-) -> list[tuple[int, str, str]]:
+def _run(commands: list[list[str]], variables: list[dict[str, str]], timeout_s: float) -> list[tuple[int, str, str]]:
     """Runs commands at the same time. Returns the status and the output of each."""
     processes = []
     try:
@@ -164,7 +208,6 @@ def _run(
         for process in processes:
             os.killpg(process.pid, signal.SIGABRT)
         texts = [process.communicate()[1] for process in processes]
-        texts += [path.read_text() for path in sorted(folder.glob("*.err"))]
         raise AssertionError(f"Ranks still ran after {timeout_s} s.\n" + "\n".join(texts)) from None
     finally:
         for process in processes:

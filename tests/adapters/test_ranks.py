@@ -7,6 +7,7 @@ A run is saved in mid-epoch, and goes on with another number of ranks. What rank
 import json
 import re
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.adapters.ranks import (
     ROWS,
     STOP,
     TORCH,
+    Launcher,
     free_port,
     one_process,
     require_success,
@@ -81,13 +83,18 @@ dist.destroy_process_group()
 )
 
 
-@pytest.mark.long
-def test_ddp_in_any_number_of_ranks_is_one_process(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[Launcher]:
+    with Launcher() as one:
+        yield one
+
+
+def test_ddp_in_any_number_of_ranks_is_one_process(launcher: Launcher, tmp_path: Path) -> None:
     """Four ranks share batches of 26; three go on in mid-epoch with batches of 20, and a short one of 8."""
     import torch
 
-    first = require_success(run_ranks(DDP, 4, tmp_path, STOP, 26))
-    second = require_success(run_ranks(DDP, 3, tmp_path, 0, 20))
+    first = require_success(run_ranks(DDP, 4, tmp_path, STOP, 26, launcher=launcher))
+    second = require_success(run_ranks(DDP, 3, tmp_path, 0, 20, launcher=launcher))
     want, batches = one_process((26, STOP), (20, 0))
     assert together(first) + together(second) == batches
     assert [len(batch) for batch in batches[5:]] == [26, 26, 20, 20, 20, 8]
@@ -139,11 +146,13 @@ dist.destroy_process_group()
 )
 
 
-def test_a_job_that_was_killed_goes_on_with_other_ranks_and_no_element_comes_twice(tmp_path: Path) -> None:
-    statuses = [rank.status for rank in run_ranks(KILLED, 2, tmp_path, 0)]
+def test_a_job_that_was_killed_goes_on_with_other_ranks_and_no_element_comes_twice(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    statuses = [rank.status for rank in run_ranks(KILLED, 2, tmp_path, 0, launcher=launcher)]
     assert statuses[1] == -signal.SIGKILL
     assert statuses[0] != 0
-    require_success(run_ranks(KILLED, 3, tmp_path, 1))
+    require_success(run_ranks(KILLED, 3, tmp_path, 1, launcher=launcher))
     seen: list[list[int]] = []
     for attempt, count in ((0, 2), (1, 3)):
         ranks = [(tmp_path / f"{attempt}-{rank}.txt").read_text().splitlines() for rank in range(count)]
