@@ -434,32 +434,49 @@ if __name__ == "__main__":
     np.save(f"{folder}/x.npy", np.arange(60.0).reshape(20, 3))
     large = np.arange(1 << 19, dtype=np.int64).reshape(-1, 1 << 14)  # 4 MiB: through shared memory
     offset = 20  # a variable of a function that only travels by value
-    rows = ps.from_arrays(large).take(20).map(lambda row: row[:2] + offset)
-    ds = ps.zip((ps.from_npy(f"{folder}/x.npy"), rows))
-    dataset = MapDataset(ds)
-    dataset[0]  # what this opened in the parent is no worker's
-    loader = DataLoader(dataset, batch_size=4, num_workers=2, multiprocessing_context=start_method)
-    for (x, row), (want_x, want_row) in zip(loader, ds.batch(4), strict=True):
-        assert np.array_equal(x.numpy(), want_x)
-        assert np.array_equal(row.numpy(), want_row)
 
-    ds = ps.range(6).shuffle(1).random_map(lambda x, rng: x + rng.random())
-    dataset = MapDataset(ds)
-    with ds.loader(executor="inline") as oracle:
-        loader = DataLoader(
-            dataset, batch_size=None, num_workers=1, persistent_workers=True, multiprocessing_context=start_method
-        )
+    def plan(source):
+        return ps.zip({
+            "file": ps.from_npy(f"{folder}/x.npy"),
+            "large": ps.from_arrays(large).take(20).map(lambda row: row[:2] + offset),
+            "drawn": ps.range(20).shuffle(1).random_map(lambda x, rng: x + rng.random()),
+            "cached": ps.from_source(source).map(lambda x: x * 3).cache(),
+        })
+
+    source = CountingSource(RangeSource(20))
+    dataset = MapDataset(plan(source))
+    dataset[0]  # what this opened in the parent is no worker's
+    loader = DataLoader(
+        dataset, batch_size=4, num_workers=2, persistent_workers=True, multiprocessing_context=start_method
+    )
+    with plan(RangeSource(20)).batch(4).loader(executor="inline") as oracle:
         for epoch in range(2):
             dataset.set_epoch(epoch)  # which reaches workers that live
-            assert [float(x) for x in loader] == [float(x) for x in oracle]
+            for batch, want in zip(loader, oracle, strict=True):
+                assert {name: leaf.tolist() for name, leaf in batch.items()} == {
+                    name: leaf.tolist() for name, leaf in want.items()
+                }
     loader._iterator._shutdown_workers()
+    assert sum(source.reads.values()) == 21, source.reads  # element 0 also for its spec
 
-    source = CountingSource(RangeSource(6))
-    dataset = MapDataset(ps.from_source(source).map(lambda x: x * 3).cache())
-    loader = DataLoader(dataset, batch_size=2, num_workers=2, multiprocessing_context=start_method)
-    for epoch in range(3 if start_method == "fork" else 1):  # each worker that is spawned imports torch
-        assert torch.cat(list(loader)).tolist() == [0, 3, 6, 9, 12, 15]
-    assert sum(source.reads.values()) == 7, source.reads  # element 0 also for its spec
+    if start_method == "fork":  # each worker that is spawned imports torch
+        ds = ps.range(6).shuffle(1).random_map(lambda x, rng: x + rng.random())
+        dataset = MapDataset(ds)
+        with ds.loader(executor="inline") as oracle:
+            loader = DataLoader(
+                dataset, batch_size=None, num_workers=1, persistent_workers=True, multiprocessing_context="fork"
+            )
+            for epoch in range(2):
+                dataset.set_epoch(epoch)
+                assert [float(x) for x in loader] == [float(x) for x in oracle]
+        loader._iterator._shutdown_workers()
+
+        source = CountingSource(RangeSource(6))
+        dataset = MapDataset(ps.from_source(source).map(lambda x: x * 3).cache())
+        loader = DataLoader(dataset, batch_size=2, num_workers=2, multiprocessing_context="fork")
+        for epoch in range(3):  # of other workers each time
+            assert torch.cat(list(loader)).tolist() == [0, 3, 6, 9, 12, 15]
+        assert sum(source.reads.values()) == 7, source.reads
     print("the same")
 """
 
