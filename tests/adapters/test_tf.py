@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.testing import AdapterMemoryTests, AdapterTests
+from penstock.testing import AdapterTests
 
 pytestmark = [pytest.mark.framework, pytest.mark.usefixtures("leaves_nothing_behind")]
 
@@ -63,11 +63,6 @@ class TestTf(_Tf, AdapterTests):
         return tf.errors.UnknownError
 
     closed_error = function_error
-
-
-@pytest.mark.limits
-class TestMemoryOfTf(_Tf, AdapterMemoryTests):
-    pass
 
 
 def let_go():
@@ -400,17 +395,19 @@ for number in range(1, 251):
     if number in (50, 250):
         gc.collect()
         print(resident_mib(), script_ops._py_funcs.size())
+assert made.loader.report().copied == 0
 """
 
 
 def test_memory_and_registered_functions_are_flat_over_250_epochs_half_of_them_broken_off(turns, tmp_path):
+    """In 200 epochs of 3 or 4 batches of 256 KiB: one in eighty that is kept, or 10 KiB an epoch, would be too much."""
     script = tmp_path / "many.py"
     script.write_text(MANY)
     run = turns.run(script, cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     (early_mib, functions), (late_mib, functions_late) = (line.split() for line in run.stdout.splitlines())
     assert functions == functions_late
-    assert float(late_mib) - float(early_mib) <= 4, run.stdout
+    assert float(late_mib) - float(early_mib) <= 2, run.stdout
 
 
 def test_an_index_is_refused_with_what_to_write():

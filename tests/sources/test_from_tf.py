@@ -171,22 +171,23 @@ def resident_mib():
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmRSS")) / 1024
 
-theirs = tf.data.Dataset.from_tensor_slices(np.ones((16, 64, 64), "float32")).map(lambda x: x + 1).batch(4)
+theirs = tf.data.Dataset.from_tensor_slices(np.ones((16, 128, 128), "float32")).map(lambda x: x + 1).batch(4)
 ds = ps.from_tf(theirs)
-for number in range(1, 1001):
+for number in range(1, 251):
     for batch in ds:
         del batch
-    if number in (100, 1000):
+    if number in (50, 250):
         gc.collect()
         print(resident_mib(), script_ops._py_funcs.size())
 """
 
 
-def test_memory_is_flat_over_1000_epochs(turns, tmp_path):
+def test_memory_is_flat_over_250_epochs(turns, tmp_path):
+    """In 200 epochs of 4 batches of 256 KiB: one in a hundred that is kept, or 10 KiB an epoch, would be too much."""
     script = tmp_path / "many.py"
     script.write_text(MANY)
     run = turns.run(script, cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     (early_mib, functions), (late_mib, functions_late) = (line.split() for line in run.stdout.splitlines())
     assert functions == functions_late
-    assert float(late_mib) - float(early_mib) <= 4, run.stdout
+    assert float(late_mib) - float(early_mib) <= 2, run.stdout
