@@ -77,8 +77,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("keras"):
             item.add_marker("framework")
-    # Long ones first, or the set would wait for them at its end. Those with shared workers last: they start once.
-    items.sort(key=lambda item: (item.get_closest_marker("long") is None, _shares_workers(item)))
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    """Long tests come first, or the set would wait for them at its end; tests that share what takes long to start are
+    neighbours, so that it starts once."""
+    if item.get_closest_marker("long"):
+        return 0
+    if "turns" in getattr(item, "fixturenames", ()):
+        return 1
+    return 3 if _shares_workers(item) else 2
 
 
 @pytest.fixture(autouse=True)
