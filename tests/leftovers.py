@@ -20,9 +20,10 @@ def shared_names() -> set[str]:
 
 
 def not_of_others(names: set[str]) -> set[str]:
-    """Returns the names that no foreign process has mapped: neither this process nor its descendants are foreign.
+    """Returns the names that no foreign process holds: neither this process nor its descendants are foreign.
 
-    Foreign is, for example, another pytest worker: a semaphore of `multiprocessing` has a name while it lives.
+    Foreign is, for example, another pytest worker: a semaphore of `multiprocessing` has a name while it lives. It is
+    open before it is mapped, and after that it may be closed.
     """
     if not names:
         return set()
@@ -33,6 +34,10 @@ def not_of_others(names: set[str]) -> set[str]:
             ancestor = parents.get(ancestor, 0)
         if ancestor == 0:
             with contextlib.suppress(OSError):  # it has ended meanwhile, or is another user's
+                for descriptor in Path(f"/proc/{process}/fd").iterdir():
+                    with contextlib.suppress(OSError):  # it is closed meanwhile
+                        if os.readlink(descriptor).startswith("/dev/shm/"):
+                            held.add(descriptor.stat().st_ino)
                 lines = Path(f"/proc/{process}/maps").read_text().splitlines()
                 held.update(int(line.split()[4]) for line in lines if " /dev/shm/" in line)
     # By inode: a semaphore is mapped under the name that it had while it was made.
