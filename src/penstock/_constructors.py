@@ -397,6 +397,10 @@ def zip(tree: Tree) -> Dataset:
     Random access, order: kept. Memory: none. An endless dataset takes the length of the others. With a dataset of
     unknown length the result has unknown length, and ends with the shortest.
 
+    Batches of several sizes may stand side by side, as `(unlabelled.batch(56), labelled.batch(8))`. A rank then gets
+    its share of each, with `on_error` an element that fails is replaced or left out in its own batch, and one worker
+    fills a batch.
+
     Args:
         tree: A tree of datasets: `(x, y)`, `{"image": images, "label": labels}`.
 

@@ -1414,8 +1414,9 @@ class Dataset(NoArray):
         """Makes what `fit`, `evaluate` and `predict` of Keras 3 take, on TensorFlow, JAX and torch.
 
         Elements of the dataset are batches: `x`, `(x, y)` or `(x, y, sample_weight)`, where `x` may be a dict. The
-        first axis of every leaf is the batch. Batches of `padded_batch` and `bucket_by_length` may each have a length
-        of their own; JAX then compiles the model anew for each new length, so give it few, by `padded_shapes`.
+        first axis of every leaf is the batch. Where `zip` puts batches of several sizes side by side, for a
+        `train_step` of your own, each leaf has its own. Batches of `padded_batch` and `bucket_by_length` may each have
+        a length of their own; JAX then compiles the model anew for each new length, so give it few, by `padded_shapes`.
 
         Args:
             class_weight: A weight for each label, an integer or one-hot, applied as sample weights. Other targets are

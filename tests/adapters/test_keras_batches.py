@@ -71,6 +71,24 @@ def test_several_inputs_and_outputs_and_weights_reach_the_model():
     np.testing.assert_allclose(found["mae"], (off * weights).sum() / weights.sum(), rtol=1e-4)
 
 
+def test_batches_of_two_sizes_side_by_side_train_and_are_measured():
+    import keras
+
+    inputs = {"many": keras.Input((2,), name="many"), "few": keras.Input((2,), name="few")}
+    layer = keras.layers.Dense(1, kernel_initializer="ones")
+    model = keras.Model(inputs, {name: layer(each) for name, each in inputs.items()})
+    model.compile(keras.optimizers.SGD(0), {"many": "mse", "few": "mae"})
+    x = np.arange(32, dtype=np.float32).reshape(16, 2) / 10
+    many, few = (ps.from_arrays({"x": x[:count], "y": x[:count, :1]}) for count in (16, 4))
+    both = ps.zip({"many": many.batch(8), "few": few.batch(2)})
+    ds = both.map(lambda e: ({name: part["x"] for name, part in e.items()}, {name: p["y"] for name, p in e.items()}))
+    found = model.fit(ds.to_keras(), verbose=0).history
+    assert found["many_loss"] == pytest.approx([float((x[:, 1] ** 2).mean())], rel=1e-5)
+    assert found["few_loss"] == pytest.approx([float(x[:4, 1].mean())], rel=1e-5)
+    measured = model.evaluate(ds.to_keras(training=False), verbose=0, return_dict=True)
+    assert measured["few_loss"] == pytest.approx(found["few_loss"][0], rel=1e-5)
+
+
 def test_losses_of_several_outputs_are_means_of_samples_with_a_short_batch_too():
     import keras
 
@@ -158,6 +176,10 @@ def test_arguments_of_fit_that_keras_would_drop_are_refused(argument, cure):
 @pytest.mark.parametrize(
     ("ds", "message"),
     [
+        (
+            ps.from_arrays((np.zeros((6, 4)), np.zeros((6, 2)))),
+            "its leaves have no common first axis. Put batch() last",
+        ),
         (ps.range(3), "its leaves have no common first axis. Put batch() last: dataset.batch(32).to_keras()"),
         (ps.from_arrays((np.zeros((3, 2)), np.zeros(3))), "is ((2,) float64, () float64): its leaves have no common"),
         (ps.from_arrays((np.zeros(3),) * 4).batch(2), "is a tuple of 4: "),

@@ -1,5 +1,6 @@
 """Which share of each batch a process takes, and what says so."""
 
+import itertools
 import logging
 import math
 import sys
@@ -164,3 +165,126 @@ def test_a_process_alone_is_told_nothing(caplog: pytest.LogCaptureFixture) -> No
 def test_skipping_is_refused_with_several_ranks() -> None:
     with pytest.raises(ps.ArgumentError, match=r"2 ranks may fail differently.*Use on_error='replace'"):
         ps.range(8).batch(4).loader(shard=(0, 2), on_error="skip")
+
+
+def side_by_side(*, unlabelled: Any = lambda x: x, stream: bool = False) -> ps.Dataset:
+    """Batches of 8 numbers beside batches of 2."""
+    few = ps.from_arrays({"y": np.arange(100, 108)}).shuffle(2)
+    if stream:
+        few = few.filter(lambda x: True)
+    many = ps.range(32).shuffle(1).map(unlabelled, element_spec=ps.ArraySpec((), "int64"))
+    return ps.zip((many.batch(8, drop_remainder=True), few.batch(2, drop_remainder=True)))
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["by index", "in order"])
+@pytest.mark.parametrize("last", [lambda ds: ds, lambda ds: ds.map(lambda e: e)], ids=["zip", "map"])
+def test_batches_of_two_sizes_are_shared_out_and_go_on_with_other_ranks(last: Any, *, stream: bool) -> None:
+    ds = last(side_by_side(stream=stream))
+    with ds.loader("inline") as loader:
+        whole = [(many.tolist(), few["y"].tolist()) for _ in range(2) for many, few in loader]
+    found: list[Any] = []
+    state = None
+    for executor, ranks, count in (("threads", 2, 3), ("inline", 1, 2), ("threads", 2, 3)):
+        loaders = [ds.loader(executor, shard=(rank, ranks)) for rank in range(ranks)]
+        for loader in loaders:
+            if state is not None:
+                loader.set_state(state)
+        for parts in itertools.islice(zip(*map(rest_of, loaders), strict=True), count):
+            assert {(len(many), len(few["y"])) for many, few in parts} == {(8 // ranks, 2 // ranks)}
+            found.append([np.concatenate(each).tolist() for each in zip(*[(m, f["y"]) for m, f in parts], strict=True)])
+        states = [loader.get_state() for loader in loaders]
+        assert states == states[:1] * ranks
+        state = states[0]
+        for loader in loaders:
+            loader.close()
+    assert list(map(tuple, found)) == whole
+
+
+def rest_of(loader: ps.Loader) -> Iterator[Any]:
+    """The batches of this epoch and the next."""
+    yield from loader
+    yield from loader
+
+
+def test_a_rank_reads_only_its_rows_of_batches_of_two_sizes() -> None:
+    seen: list[int] = []
+
+    def noted(x: Any) -> Any:
+        seen.append(int(x))
+        return x
+
+    with side_by_side(unlabelled=noted).loader("inline", shard=(1, 2)) as loader:
+        many, few = next(iter(loader))
+    assert (seen, len(few["y"])) == (many.tolist(), 1)
+
+
+def test_micro_batches_of_two_sizes_have_their_part_of_each() -> None:
+    with side_by_side().loader("inline") as loader:
+        whole = [(many.tolist(), few["y"].tolist()) for many, few in loader]
+    with side_by_side().loader("inline", micro_batches=2) as loader:
+        parts = [(many.tolist(), few["y"].tolist()) for many, few in loader]
+        assert [len(many) for many, _ in parts] == [4] * 8
+        assert loader.element_spec[0].shape == (4,)
+    joined = [(a + c, b + d) for (a, b), (c, d) in zip(parts[::2], parts[1::2], strict=True)]
+    assert joined == whole
+
+
+@pytest.mark.parametrize(
+    ("ds", "options", "message"),
+    [
+        (side_by_side(), {"shard": (0, 4)}, r"A batch has 2 elements, which 4 shards .* batch size that 4 divides\.$"),
+        (side_by_side(stream=True), {"micro_batches": 4}, r"A batch has 2 elements, which 4 micro-batches"),
+        (
+            ps.zip((ps.range(15).batch(8), ps.range(4).batch(2))),
+            {"shard": (0, 2)},
+            r"The last batch has 7 elements, .* 2 divides and drop_remainder=True\.$",
+        ),
+        *(
+            (side_by_side(stream=stream), {"uneven": "mask"}, r"uneven='mask' .* batches of 2 and 8 elements stand")
+            for stream in (False, True)
+        ),
+        (
+            ps.from_arrays((np.zeros((9, 4)), np.zeros((9, 2)))),
+            {"shard": (0, 2)},
+            r"without a common first axis\. Put batch",
+        ),
+        (ps.zip((ps.range(4), ps.range(8).batch(2))), {"shard": (0, 2)}, r"without a common first axis\. Put batch"),
+        (
+            ps.zip((ps.range(32).batch(8).unbatch(), ps.range(32).map(lambda x: [x, x]).batch(2).unbatch())),
+            {"shard": (0, 2)},
+            r"without a common first axis\. Put batch",
+        ),
+    ],
+)
+def test_batches_of_two_sizes_that_cannot_be_shared_out_are_refused(ds: Any, options: Any, message: str) -> None:
+    with pytest.raises(ps.ArgumentError, match=message):
+        ds.loader("inline", **options)
+
+
+def test_a_function_that_changes_the_rows_of_one_of_two_batches_is_named() -> None:
+    spec = (ps.ArraySpec((None,), "int64", (8,)), ps.ArraySpec((2,), "int64"))
+    ds = side_by_side().map(lambda e: (e[0][:7], e[1]["y"]), element_spec=spec)
+    with (
+        ds.loader("inline", shard=(0, 2)) as loader,
+        pytest.raises(ps.SpecError, match="A function made a batch of 7 elements, which 2 shards cannot share evenly"),
+    ):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["by index", "in order"])
+def test_what_fails_in_one_of_two_batches_is_replaced_or_left_out_there(tmp_path: Any, *, stream: bool) -> None:
+    def fails(x: Any) -> Any:
+        if x % 8 == 3:
+            raise ValueError
+        return x
+
+    ds = side_by_side(unlabelled=fails, stream=stream)
+    good = [int(x) for x in ps.range(32).shuffle(1) if x % 8 != 3]
+    with ds.loader("inline", on_error="skip", quarantine=tmp_path / "q") as loader:
+        found = list(loader)
+    assert [row for many, _ in found for row in many.tolist()] == good[:24]
+    with ds.loader("inline", on_error="replace", quarantine=tmp_path / "q") as loader:
+        found = list(loader)
+    assert [len(many) for many, _ in found] == [8] * 4
+    assert {row for many, _ in found for row in many.tolist()} == set(good)
+    assert sorted(y for _, few in found for y in few["y"].tolist()) == list(range(100, 108))

@@ -40,7 +40,7 @@ from penstock.base._errors import ArgumentError, ArgumentTypeError, SpecError, S
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree, flatten, flatten_like
 from penstock.memory._slot import ALIGNMENT_NBYTES
-from penstock.plan._batch import remainders
+from penstock.plan._batch import are_side_by_side, remainders
 
 UNKNOWN_SIZE: Final = 64
 """The size of an axis without bounds, where Keras looks at shapes alone and no batch can be had. A model for any length
@@ -59,11 +59,11 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
 
     `dataset.to_keras()` makes one. Elements of the dataset are batches: `x`, `(x, y)` or `(x, y, sample_weight)`,
     each a leaf or, for several inputs or outputs, a dict or a tuple of leaves. All leaves have a common first axis, of
-    one size or None. Other axes of None, of `padded_batch` and `bucket_by_length`, are as long as each batch has them.
-    JAX compiles the step anew for each new shape of a batch: a few `padded_shapes` are then faster than many lengths.
-    TensorFlow traces a second step, for any length, and torch has nothing to compile. On JAX and torch the first batch
-    is read once more, inline, before the first `fit`, for Keras wants shapes to build with; where the spec says them,
-    nothing is read for that.
+    one size or None, unless `zip` puts batches of several sizes side by side. Other axes of None, of `padded_batch` and
+    `bucket_by_length`, are as long as each batch has them. JAX compiles the step anew for each new shape of a batch: a
+    few `padded_shapes` are then faster than many lengths. TensorFlow traces a second step, for any length, and torch
+    has nothing to compile. On JAX and torch the first batch is read once more, inline, before the first `fit`, for
+    Keras wants shapes to build with; where the spec says them, nothing is read for that.
 
     An epoch of Keras is an epoch of the loader. A second `fit` goes on with new epochs, whatever its `initial_epoch`.
     After `adapter.set_state(...)` the first epoch is the rest of the saved one. With `steps_per_epoch` Keras's
@@ -99,7 +99,7 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
             self._spec = _with_weights(delivered)
             element = delivered.tree[0]
             self._own_weight_count = len(flatten(element[2])[0]) if len(element) == 3 else 0
-        _require_batches(self._spec)
+        _require_batches(self._spec, have_several_sizes=are_side_by_side(loader.arrangement.plan))
         if not loader.progress.same_epoch:
             _require_targets_apart(self._spec.tree)
         self._weights = None if class_weight is None else ClassWeights(class_weight, element)
@@ -130,7 +130,7 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
         length, asking = self._count(self.loader.length, frame), frames.asking(frame)
         steps = asking.steps_per_epoch if asking is not None else None
         if asking is not None:
-            full = set() if self.batch_size is None else {self.batch_size}
+            full = {size for size in _sizes(self._spec) if size is not None}
             takes_all = not steps or (length is not None and steps >= length and not frames.runs_on(frame))
             _require_divisible(full | self._short_batch_sizes if takes_all else full)
         if frames.runs_on(frame):
@@ -144,7 +144,7 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
 
     @property
     def batch_size(self) -> int | None:
-        """Elements in a full batch, or None where the spec does not say."""
+        """Elements in a full batch, or None where the spec does not say. Of several batches side by side, the first."""
         return _batch_size(self._spec)
 
     @property
@@ -247,7 +247,8 @@ class _Pass(Iterator[Tree]):
         self._scale: float | None = None
         self._reads_ahead = reads_ahead
         self._for_trainer = for_trainer
-        self._rows = adapter.batch_size
+        self._rows = list(map(_row_count, adapter._spec.leaves))
+        """Rows of each leaf of a full batch; None where they are unknown."""
         self._epoch: Iterator[Tree] | None = None
         self._drawn_count = 0
         self._drawn_from = (0, 0)
@@ -357,18 +358,20 @@ class _Pass(Iterator[Tree]):
 
     def _made(self, leaves: list[Any]) -> Tree:
         """The batch in the framework's arrays, with weights if there are any."""
-        if self._epoch is not None and len(leaves[0]) != self._rows:  # full batches were checked before the first
-            _require_divisible((len(leaves[0]),))
+        counts = list(map(len, leaves))
+        if self._epoch is not None and counts != self._rows:  # full batches were checked before the first
+            _require_divisible(set(counts))
         tensors: Tree = self._spec.structure.unflatten(map(self._convert, leaves))
         if self._weights is not None:
             x, y, *others = tensors
+            labels = leaves[-2] if others else leaves[-1]
             if self._epoch is None:  # a blank batch has no labels
-                weights = np.ones(len(leaves[0]), np.float32)
+                weights = np.ones(len(labels), np.float32)
             else:
-                labels = leaves[-2] if others else leaves[-1]
                 weights = self._weights.of(labels, "batch {1} of epoch {0}".format(*self._drawn_from))
             tensors = x, y, self._convert(weights * leaves[-1] if others else weights)
-        if self._for_trainer and type(tensors) is tuple and self._rows not in (None, len(leaves[0])):
+        is_short = any(full not in (None, count) for full, count in zip(self._rows, counts, strict=True))
+        if self._for_trainer and type(tensors) is tuple and is_short:
             # A list, so that TensorFlow traces a separate step for the short batch. For a tuple it would trace one step
             # for any number of rows. In that step Keras counts a batch as one sample when it averages the losses of
             # several outputs.
@@ -502,22 +505,29 @@ def _tell_cause(error: Exception) -> None:
 
 
 def _batch_size(spec: Spec) -> int | None:
-    """The first axis of a full batch, or None where no leaf says it."""
-    return next(iter(_sizes(spec) - {None}), None)
+    """The first axis of a full batch, or None where no leaf says it; of the first leaf that does."""
+    return next((size for size in map(_row_count, spec.leaves) if size is not None), None)
 
 
 def _sizes(spec: Spec) -> set[int | None]:
     """The sizes that first axes have in a full batch; None for one of unknown size. Every leaf has a first axis."""
-    return {leaf.max_shape[0] if leaf.max_shape else leaf.shape[0] for leaf in spec.leaves}
+    return set(map(_row_count, spec.leaves))
 
 
-def _have_common_axis(spec: Spec) -> bool:
-    """Whether all leaves have a first axis that may be the same: of one size, or None in all where one is unknown."""
+def _row_count(leaf: ArraySpec) -> int | None:
+    return leaf.max_shape[0] if leaf.max_shape else leaf.shape[0]
+
+
+def _have_rows(spec: Spec, *, have_several_sizes: bool) -> bool:
+    """Whether all leaves have a first axis that may be that of a batch.
+
+    It has one size, unless batches of several stand side by side; where one is unknown, all are None.
+    """
     if not spec.leaves or any(leaf.shape == () for leaf in spec.leaves):
         return False
     sizes = _sizes(spec)
     are_mixed = None in sizes and any(leaf.shape[0] is not None for leaf in spec.leaves)
-    return not are_mixed and len(sizes - {None}) <= 1
+    return not are_mixed and (have_several_sizes or len(sizes - {None}) <= 1)
 
 
 def _has_dtype(dtype: np.dtype[Any]) -> bool:
@@ -567,8 +577,8 @@ def _require_targets_apart(tree: Tree) -> None:
     )
 
 
-def _require_batches(spec: Spec) -> None:
-    if not _have_common_axis(spec):
+def _require_batches(spec: Spec, *, have_several_sizes: bool) -> None:
+    if not _have_rows(spec, have_several_sizes=have_several_sizes):
         cure = "Put batch() last: dataset.batch(32).to_keras()."
         if all(leaf.shape for leaf in spec.leaves) and any(leaf.shape[0] is None for leaf in spec.leaves):
             cure += (

@@ -24,9 +24,10 @@ from penstock.lower._rewrite import closed, needed
 from penstock.lower._share import Share, most_rows
 from penstock.memory._rows import Rows, Window
 from penstock.memory._spans import SpanLayout
-from penstock.plan._batch import remainders
+from penstock.plan._batch import are_side_by_side, remainders
 from penstock.plan._node import Node, walk
 from penstock.plan._order import ReadOrder
+from penstock.plan._own_rows import not_shared
 from penstock.plan._reader import Gather, OpenSources, Reader, WorkerStatus
 from penstock.plan._text import origins
 
@@ -246,7 +247,7 @@ class ParallelProgram(BatchProgram):
         self._announcing = threading.Lock()
         """Held while reads are announced to a server. Units that would read them wait, so requests keep their order."""
         if not self.shard.is_whole or self.shard.piece_count > 1:
-            self._check_shard()
+            require_shares(self.node, self.shard)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The sources are opened again in the other process.
@@ -261,47 +262,6 @@ class ParallelProgram(BatchProgram):
     @cached_property
     def _most_rows(self) -> int:
         return most_rows(self.node.spec)
-
-    def _check_shard(self) -> None:
-        index, count, uneven, piece_count, _ = self.shard
-        leaves, size, name = self.node.spec.leaves, self._most_rows, f"shard={self.shard[:2]}"
-        if count == 1:
-            name = f"uneven={uneven!r}" if piece_count == 1 else f"micro_batches={piece_count}"
-        if not size:
-            cure = "without a common first axis. Put batch() last."
-            if any(leaf.shape and not leaf.is_bounded for leaf in leaves):
-                cure = (
-                    "whose size is not known ahead. Pad to one: padded_batch(padded_shapes=). Or take the rows of "
-                    f"this process in a map() of the batch: array[{index}::{count}]."
-                )
-            raise ArgumentError(
-                f"{name} divides the rows of each batch, but elements of this dataset are {self.node.spec}, {cure}"
-            )
-        if uneven == "mask":
-            return
-        short = remainders(self.node) if any(leaf.varies for leaf in leaves) else set()
-        parts, shares = count * piece_count, f"{count} shards"
-        if piece_count > 1:
-            shares = f"{piece_count} micro-batches" if count == 1 else f"{shares} of {piece_count} micro-batches each"
-        if not isinstance(self.node.length, int) and any(leaf.varies for leaf in leaves):
-            raise ArgumentError(
-                "This dataset is a stream of unknown length. Its last batch may have any number of elements, which "
-                f"{shares} cannot share evenly. Use drop_remainder=True, or uneven='mask'."
-            )
-        if uneven == "weights":
-            if (least := min(short | {size})) < parts:
-                raise ArgumentError(
-                    f"A batch has {least} elements, too few for {shares}: a share would be empty. Use "
-                    "drop_remainder=True, or uneven='mask', which fills up."
-                )
-            return
-        cure = "Or let shares differ by an element: uneven='weights'; for evaluation uneven='mask'."
-        if uneven_rows := [rows for rows in (size, *sorted(short)) if rows % parts]:
-            batch, drops = ("A batch", "") if size % parts else ("The last batch", " and drop_remainder=True")
-            raise ArgumentError(
-                f"{batch} has {uneven_rows[0]} elements, which {shares} cannot share evenly. Use a batch size that "
-                f"{parts} divides{drops}. {cure}"
-            )
 
     @cached_property
     def _facts(self) -> Analysis:
@@ -503,11 +463,7 @@ class ParallelProgram(BatchProgram):
         parts = count * piece_count
         if uneven == "mask" or (row_count >= parts if uneven == "weights" else row_count % parts == 0):
             return
-        raise SpecError(
-            f"A function made a batch of {row_count} elements, which {parts} {'shards' if count > 1 else 'parts'} "
-            f"cannot share {'evenly' if uneven == 'refuse' else 'without an empty share'}. Have it return a number of "
-            "rows that they divide, or put it before batch(). For evaluation: uneven='mask', which fills up."
-        )
+        raise not_shared(row_count, count, parts, uneven=uneven == "weights")
 
     def _marked(self, places: Rows, row_count: int, first: int, last: int) -> Rows:
         """Writes the weights or the mask of rows `[first, last)`, and returns the places of the other leaves."""
@@ -554,3 +510,67 @@ class ParallelProgram(BatchProgram):
             return 0
         first, _ = self.shard_rows(rows)
         return 0, slice(unit.start - first, unit.stop - first)
+
+
+def require_shares(node: Node, share: Share, *, stands_alone: bool = True) -> None:
+    """Refuses batches that cannot be shared out. The specs of the plan must be known.
+
+    Args:
+        node: The batches.
+        share: The rows of each that are delivered.
+        stands_alone: Whether no batches of another size stand beside them, for which `uneven=` has no meaning.
+
+    Raises:
+        ArgumentError: Says which batch, and the cure.
+    """
+    index, count, uneven, piece_count, _ = share
+    leaves, name = node.spec.leaves, f"shard={share[:2]}"
+    sizes = {leaf.max_shape[0] if leaf.max_shape else 0 for leaf in leaves}
+    if count == 1:
+        name = f"uneven={uneven!r}" if piece_count == 1 else f"micro_batches={piece_count}"
+    if 0 in sizes or (len(sizes) > 1 and not are_side_by_side(node)):
+        cure = "without a common first axis. Put batch() last."
+        if any(leaf.shape and not leaf.is_bounded for leaf in leaves):
+            cure = (
+                "whose size is not known ahead. Pad to one: padded_batch(padded_shapes=). Or take the rows of "
+                f"this process in a map() of the batch: array[{index}::{count}]."
+            )
+        raise ArgumentError(
+            f"{name} divides the rows of each batch, but elements of this dataset are {node.spec}, {cure}"
+        )
+    if len(sizes) > 1 and uneven != "refuse":
+        raise ArgumentError(
+            f"uneven={uneven!r} gives each row of a batch one number, but batches of {_listed(sizes)} elements stand "
+            "side by side here. Use batch sizes that the shards divide, with drop_remainder=True, and leave uneven= "
+            "out."
+        )
+    if uneven == "mask":
+        return
+    short = remainders(node) if any(leaf.varies for leaf in leaves) else set()
+    parts, shares = count * piece_count, f"{count} shards"
+    if piece_count > 1:
+        shares = f"{piece_count} micro-batches" if count == 1 else f"{shares} of {piece_count} micro-batches each"
+    if not isinstance(node.length, int) and any(leaf.varies for leaf in leaves):
+        raise ArgumentError(
+            "This dataset is a stream of unknown length. Its last batch may have any number of elements, which "
+            f"{shares} cannot share evenly. Use drop_remainder=True, or uneven='mask'."
+        )
+    if uneven == "weights":
+        if (least := min(short | sizes)) < parts:
+            raise ArgumentError(
+                f"A batch has {least} elements, too few for {shares}: a share would be empty. Use "
+                "drop_remainder=True, or uneven='mask', which fills up."
+            )
+        return
+    if uneven_rows := [rows for rows in (*sorted(sizes), *sorted(short)) if rows % parts]:
+        is_full = uneven_rows[0] in sizes
+        batch, drops = ("A batch", "") if is_full else ("The last batch", " and drop_remainder=True")
+        cure = "Or let shares differ by an element: uneven='weights'; for evaluation uneven='mask'."
+        raise ArgumentError(
+            f"{batch} has {uneven_rows[0]} elements, which {shares} cannot share evenly. Use a batch size that "
+            f"{parts} divides{drops}.{' ' + cure if stands_alone else ''}"
+        )
+
+
+def _listed(sizes: set[int]) -> str:
+    return " and ".join(map(str, sorted(sizes)))

@@ -20,6 +20,7 @@ from penstock.lower._share import Share, most_rows
 from penstock.memory._rows import Indices, Rows, places_of, positions_of
 from penstock.plan._cast import Cast
 from penstock.plan._node import Length, Node, OneInput, OneToOne, Reorder
+from penstock.plan._own_rows import OwnRows
 from penstock.plan._reader import Gather, OpenSources, Reader
 from penstock.plan._source import Read, Source
 from penstock.plan._source_node import SourceNode
@@ -182,7 +183,7 @@ class CopyPlan:
             return _Converted(self._over_arrays(node.source, window, depth=depth), node)
         if isinstance(node, Windows) and window is None and not depth and _keeps_neighbours(node.source):
             return _Starts(self._over_arrays(node.source, (node.size, node.stride), depth=0), node)
-        depth = max(0, depth - node.stacks)
+        depth = max(0, depth - node.stacks) + isinstance(node, OwnRows)
         return over(node, tuple(self._over_arrays(each, window, depth=depth) for each in node.inputs))
 
     def _numbered(self, source: Source, window: "tuple[int, int] | None") -> "_Numbered":

@@ -5,7 +5,7 @@ from typing import Literal, final
 
 from penstock.base._errors import ArgumentError
 from penstock.lower._rewrite import over
-from penstock.plan._batch import Batching
+from penstock.plan._batch import Batching, are_side_by_side
 from penstock.plan._cache import Cache, CacheStep
 from penstock.plan._combine import Zip
 from penstock.plan._filter import Filter, FlatMap
@@ -113,6 +113,8 @@ class _Guarding:
             (source,) = verdicts.inputs
             checked = self._checked(_onto(verdicts, self._below(self._within(source))))
             return _onto(node, checked if isinstance(node, Filter) else Filter(checked))
+        if isinstance(node, Zip) and are_side_by_side(node):
+            return over(node, tuple(self.guarded(each, 0) for each in node.sources))
         if isinstance(node, Zip) and node.access == "stream":
             return self._zipped(node)
         if isinstance(node, Reorder) and len(node.inputs) > 1 and node.access == "stream":

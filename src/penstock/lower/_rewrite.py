@@ -4,6 +4,7 @@
 - `with_parts` lets sources read parts of elements alone: rows for `unbatch`, and the values that `select` names.
 - `prune_cached` drops the inputs of complete caches.
 - `with_batches` makes other batches of the same elements.
+- `with_own_rows` takes a share of the rows of each leaf.
 """
 
 import math
@@ -26,6 +27,7 @@ from penstock.plan._fields import Fields, Pairs
 from penstock.plan._index import Slice, sliced
 from penstock.plan._map import Map, Memo
 from penstock.plan._node import Length, Node, Randomness, finite_length, walk
+from penstock.plan._own_rows import OwnRows
 from penstock.plan._reader import OpenSources, Reader
 from penstock.plan._source_node import SourceNode
 from penstock.plan._stream import Inlet
@@ -78,6 +80,16 @@ def cut(node: Node) -> tuple[Node, Node]:
         return Inlet(node.label, facts), node
     above, below_cut = cut(node.inputs[0])
     return _like(node, above), below_cut
+
+
+def with_own_rows(plan: Node, index: int, count: int, piece_count: int) -> Node:
+    """A plan of a share of the rows of each leaf: the step that takes them is as near to the data as it can be.
+
+    It passes steps that only move elements, for rows of their elements are rows of their inputs' elements.
+    """
+    if not (plan.moves and plan.inputs and not plan.stacks):
+        return OwnRows(plan, index, count, piece_count)
+    return over(plan, tuple(with_own_rows(each, index, count, piece_count) for each in plan.inputs))
 
 
 def closed(node: Node, length: Length) -> Node:

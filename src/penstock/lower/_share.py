@@ -10,7 +10,6 @@ rows, and a leaf that has a number for each of them.
   rows, from its first on, and the mask is False for these. Zeros would be the other way; a model may divide by them.
 """
 
-import itertools
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -74,9 +73,12 @@ class Share(NamedTuple):
 
     def pieces(self, leaves: Sequence[Any]) -> list[list[Any]]:
         """Cuts what is delivered of a batch into its pieces, the last one first; weights are those within pieces."""
-        count, row_count = self.piece_count, len(leaves[0])
-        bounds = [number * row_count // count for number in range(count + 1)]
-        pieces = [[leaf[start:stop] for leaf in leaves] for start, stop in itertools.pairwise(bounds)]
+        count, row_count = self.piece_count, len(leaves[-1])
+        bounds = [[number * len(leaf) // count for number in range(count + 1)] for leaf in leaves]
+        pieces = [
+            [leaf[ends[number] : ends[number + 1]] for leaf, ends in zip(leaves, bounds, strict=True)]
+            for number in range(count)
+        ]
         if self.uneven == "weights":
             for piece in pieces:
                 piece[-1] = piece[-1] * np.float32(count * len(piece[-1]) / row_count)

@@ -26,6 +26,7 @@ from penstock.plan._node import (
     OneToOne,
     Traits,
     finite_length,
+    history,
     walk,
     working_memory,
 )
@@ -384,6 +385,17 @@ def remainders(node: Node) -> set[int]:
     if all(leaf.shape[:1] != (None,) for leaf in node.spec.leaves):
         return set()
     return {each.remainder for each in _batchings(node)} - {0}
+
+
+def are_side_by_side(node: Node) -> bool:
+    """Whether a plan puts batches of several sizes into one element, so that its leaves have no common first axis."""
+    sizes = set()
+    for each in walk(node, lambda each: () if isinstance(each, Batching) else history(each)):
+        if isinstance(each, Batching):
+            sizes.add(each.size)
+        elif not history(each) or type(each).batch_size == 1:
+            return False  # some elements are no batches
+    return len(sizes) > 1
 
 
 def element_count(node: Node) -> int | None:

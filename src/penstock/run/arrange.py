@@ -13,15 +13,18 @@ from functools import cached_property
 from typing import Final, final
 
 from penstock.lower._analysis import Analysis, analyse, lower
-from penstock.lower._batches import BatchProgram, ParallelProgram
+from penstock.lower._batches import BatchProgram, ParallelProgram, require_shares
 from penstock.lower._budget import budget
 from penstock.lower._program import Program
+from penstock.lower._rewrite import with_own_rows
 from penstock.lower._share import Share
 from penstock.lower._stages import Stage, StreamParts, divide, random_parts
 from penstock.lower._streams import FeedProgram, SerialProgram
 from penstock.memory._budget import Budget, overhead_nbytes
 from penstock.memory._slot import SlotLayout
-from penstock.plan._node import Node
+from penstock.plan._batch import are_side_by_side
+from penstock.plan._node import Node, walk
+from penstock.plan._own_rows import OwnRows
 from penstock.run._choose import Choice, Machine, asked_reach, choose, choose_reader
 from penstock.run._crew import Crew, leave
 from penstock.run._learn import learn, learn_held
@@ -201,11 +204,20 @@ def arrange(
         PenstockError: A function fails on its first element, or cannot travel.
     """
     facts = lower(plan, options.on_error, prunes=options.executor == "auto")
+    rest = share
+    if are_side_by_side(facts.plan) and share.uneven == "refuse" and share.count * share.piece_count > 1:
+        index, count, _, piece_count, _ = share
+        facts, rest = analyse(with_own_rows(facts.plan, index, count, piece_count)), Share()
     if quarantine is None and options.on_error != "raise":
         quarantine = options.make_quarantine(plan, facts)
     arranger = _Arranger(options, same_epoch=same_epoch)
     try:
-        top, gives_cursor = arranger.part(facts, share, options)
+        top, gives_cursor = arranger.part(facts, rest, options)
+        for each in walk(facts.plan):
+            if isinstance(each, OwnRows):
+                require_shares(
+                    each.source, Share(each.index, each.count, piece_count=each.piece_count), stands_alone=False
+                )
         if facts.traits.is_remote:
             top.crew.events += network_advice(facts)
         assert isinstance(top.program, BatchProgram)
@@ -248,6 +260,8 @@ class _Arranger:
         for each in random_parts(facts.plan):  # functions may crash, so worker processes run them
             self.probes.append(self._crew(analyse(each), options))
         facts.learn()
+        if share.uneven != "refuse" and are_side_by_side(facts.plan):
+            require_shares(facts.plan, share)  # the steps above do not know what is side by side
         parts = divide(facts.plan)
         is_whole = share.is_whole and share.piece_count == 1
         if parts.is_serial and is_whole and options.executor != "inline":

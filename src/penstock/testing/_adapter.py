@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from penstock._constructors import from_arrays, range as range_of
+from penstock._constructors import from_arrays, range as range_of, zip as zip_of
 from penstock._dataset import Dataset
 from penstock.base import _tree
 from penstock.base._errors import ElementError, LoaderError
@@ -162,6 +162,17 @@ class AdapterTests(OnAdapter):
         adapter = adapt(dataset)
         for batch in self.assert_delivers(adapter, to_numpy, self.expected(dataset)):
             assert_fits(batch, self.element_spec(adapter))
+
+    def test_batches_of_two_sizes_side_by_side_arrive_and_so_does_a_share_of_each(
+        self, adapt: Adapt, to_numpy: ToNumpy
+    ) -> None:
+        one, other = from_arrays(_IMAGES).shuffle(1), from_arrays(_LABELS[:10])
+        dataset = zip_of((one.batch(6, drop_remainder=True), other.repeat().batch(4))).cast("float32")
+        for options in ({}, {"shard": (1, 2)}):
+            expected = self.expected(dataset, 2, **options)
+            found = self.assert_delivers(adapt(dataset, **options), to_numpy, expected, epochs=2)
+            sizes = {tuple(map(len, batch)) for batch in found}
+            assert sizes == {(3, 2) if options else (6, 4)}
 
     def test_functions_run_on_workers(self, adapt: Adapt, to_numpy: ToNumpy) -> None:
         dataset = range_of(20).random_map(lambda x, rng: (x + rng.normal()).astype("float32")).batch(6)

@@ -636,17 +636,34 @@ def _batches_of_two_sizes(draw: st.DrawFn, p: Plan) -> Plan | None:
     return p.then(dataset, lambda epoch: dealt_in_cycles([one.elements(epoch), two.elements(epoch)]))
 
 
+def _side_by_side(draw: st.DrawFn, p: Plan) -> Plan | None:
+    # Batches of two sizes in one element, equally many of each.
+    if not p.is_uniform:
+        return None
+    q = _relative(draw, p)
+    one, two = (_batches(draw(st.integers(1, 4)), each, draw(st.booleans())) for each in (p, q))
+    if not q.is_uniform or one.dataset.length is None or two.dataset.length is None:
+        return None
+    n = min(len(one), len(two))
+    a, b = one.dataset.take(n), two.dataset.take(n)
+
+    def elements(epoch: int) -> list[Tree]:
+        return [Pair(x, y) for x, y in zip(one.elements(epoch)[:n], two.elements(epoch)[:n], strict=True)]
+
+    return p.then(zip_of(Pair(a, b)), elements, max(p.depth, q.depth))
+
+
 COMMON: list[Verb] = [
     _random_map, _cast, _slice, _take, _skip, _shard, _repeat, _shuffle, _batch, _unbatch, _windows, _concatenate,
     _interleave, _cache, _select, _batched, _mix,
 ]  # fmt: skip
 VERBS: list[Verb] = [
     *COMMON, _map, _batch_and_unbatch, _picked, _split, _zip, _batches_of_two_sizes, _sample, _pack, _windows_by_name,
-    _per_class,
+    _per_class, _side_by_side,
 ]  # fmt: skip
 MOVES: list[Verb] = [
     _cast, _slice, _take, _skip, _shard, _repeat, _shuffle, _batch, _unbatch, _windows, _concatenate, _interleave, _zip,
-    _batches_of_two_sizes, _select, _windows_by_name, _per_class, _mix,
+    _batches_of_two_sizes, _select, _windows_by_name, _per_class, _mix, _side_by_side,
 ]  # fmt: skip
 """Verbs that only move bytes. Plans of these alone are executed by the copy engine."""
 
