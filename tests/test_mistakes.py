@@ -353,7 +353,7 @@ MISTAKES = [
     ),
     (
         "ps.range(3).reduce(0, max)",
-        "A dataset has no 'reduce': a loop over ds.loader().",
+        "reduce(0, max): the function comes first, as in functools.reduce: reduce(max, 0).",
     ),
     (
         "ps.Dataset([1, 2])",

@@ -13,6 +13,7 @@ A map of the package. Imports run downwards. The core:
     _images.py  _image_labels.py                     the same for images, and the labels of their files
     _loader.py      a dataset being run
     _replay.py      elements that failed in a run
+    _statistics.py  mean, deviation and bounds of all elements, by `reduce` (_reduce.py)
     run/            arrange.py, the one door from a plan to what runs it; delivery, executors, the pool of processes
     lower/          from a plan to a program of units
     sources/        where elements come from, one format a file
@@ -67,6 +68,7 @@ from penstock._images import (
 from penstock._loader import Loader as Loader
 from penstock._replay import Replayed as Replayed, replay as replay
 from penstock._show import show as show
+from penstock._statistics import Statistics as Statistics, statistics as statistics
 from penstock._timeseries import timeseries_dataset_from_array as timeseries_dataset_from_array
 from penstock.base._arguments import explained as _explained, refuse_attribute as _refuse_attribute
 from penstock.base._errors import (

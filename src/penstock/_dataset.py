@@ -21,6 +21,7 @@ from penstock._caching import cached, materialized, settled
 from penstock._check import EXECUTORS, CheckResult, check
 from penstock._labels import Labels, labels_of
 from penstock._loader import OPTIONS, Loader, LoaderOptions
+from penstock._reduce import reduced
 from penstock._show import show as draw_elements
 from penstock.base import _tree
 from penstock.base._arguments import NoArray, as_int, explained_methods, needs, refuse_attribute
@@ -1273,6 +1274,71 @@ class Dataset(NoArray):
             ('random', 5, 3)
         """
         return Dataset(materialized(self._node, path, key, progress, loader_options))
+
+    def reduce(
+        self,
+        fn: Callable[[Any, Any], Any],
+        initial: Any,
+        *,
+        combine: Callable[[Any, Any], Any] | None = None,
+        path: str | os.PathLike[str] | None = None,
+        key: str | None = None,
+        progress: Callable[[int, int | None], None] | None = None,
+        **loader_options: Any,
+    ) -> Any:
+        """Folds all elements of epoch 0 into one value, now: `fn(fn(fn(initial, e0), e1), e2)` and so on.
+
+        Without `combine`, workers make the elements, and `fn` gets them in order, in this process. The result is that
+        of `functools.reduce(fn, dataset, initial)`.
+
+        With `combine`, workers run `fn` as well. Each folds a block of 64 neighbours, from `initial` on, and the states
+        of the blocks are combined here, the first block first. So `initial` is counted once a block: it must be such
+        that `combine(initial, state)` is `state`. Blocks do not depend on workers, so the result is the same in every
+        run, to the bit, for any executor and any number of workers.
+
+        `initial` itself is not changed: `fn` may change its state in place, and return it.
+
+        Memory: a loader's, and with `combine` a state for each block under way.
+
+        Args:
+            fn: `fn(state, element)`; returns the next state. Elements are as in `for element in dataset`.
+            initial: The state before the first element. With `combine`, it and all states travel as pickles.
+            combine: `combine(state, later_state)`; returns the state of both.
+            path: A file in which the result is kept. It is read from there as long as `fn`, `initial`, `combine` and
+                the steps before are the same, see `cache`. Only numbers, text, arrays, and dicts, lists and tuples of
+                them can be kept. None keeps nothing.
+            key: As for `cache`.
+            progress: As for `materialize`.
+            loader_options: As for `loader`, without `shard`; of a part in each process, use `ds.shard(index, count)`.
+                An element that fails is left out by `on_error="skip"`. `"replace"` counts another one twice.
+
+        Raises:
+            ArgumentError: The dataset is endless, or a `shard` was given.
+            ArgumentTypeError: A function cannot be called, the result cannot be kept, or as `cache`.
+            ElementError: `fn` raised; names the element. Its own exception is the `__cause__`.
+            SourceError: The file is of something else, cannot be written, or may be another user's.
+
+        Example:
+            >>> penstock.range(5).reduce(lambda total, x: total + int(x), 0)
+            10
+            >>> def count(counts, label):
+            ...     return counts | {int(label): counts.get(int(label), 0) + 1}
+            >>> def add(counts, more):
+            ...     return counts | {label: counts.get(label, 0) + n for label, n in more.items()}
+            >>> penstock.from_arrays(np.array([0, 1, 1, 2, 1])).reduce(count, {}, combine=add)
+            {0: 1, 1: 3, 2: 1}
+        """
+        if not callable(fn) and callable(initial):  # as in tf.data
+            name, start = function_name(initial), f"{fn!r:.40}"
+            raise ArgumentTypeError(
+                f"reduce({start}, {name}): the function comes first, as in functools.reduce: reduce({name}, {start})."
+            )
+        for function in (fn, combine) if combine is not None else (fn,):
+            _require_function("reduce", function)
+        return reduced(
+            self._node, fn, initial, caller(), combine=combine, path=path, key=key, progress=progress,
+            options=loader_options,
+        )  # fmt: skip
 
     # Running.
 

@@ -1,6 +1,7 @@
 """Any plan: by index, in order, on any executor, with any number of workers, cut anywhere. One meaning."""
 
 import contextlib
+import operator
 
 import numpy as np
 import pytest
@@ -87,6 +88,16 @@ def test_shards_of_copied_batches_are_the_rows_of_the_model(plan: Plan, workers:
 def _joined(parts: list[Tree]) -> Tree:
     leaves, structures = zip(*(_tree.flatten(part) for part in parts), strict=True)
     return structures[0].unflatten([np.concatenate(pieces) for pieces in zip(*leaves, strict=True)])
+
+
+@given(plan=plans(), workers=st.integers(1, 3))
+@settings(max_examples=settings.default.max_examples // 3)
+def test_elements_are_folded_in_order_on_any_executor(plan: Plan, workers: int) -> None:
+    for options in ({"executor": "inline"}, {"executor": "threads", "workers": workers}):
+        for combine in (None, operator.add):
+            found = plan.dataset.reduce(lambda state, x: [*state, x], [], combine=combine, **options)
+            for element, want in zip(found, plan.elements(0), strict=True):
+                assert_same(element, want)
 
 
 @given(plan=plans(), prefetch=st.integers(1, 5))

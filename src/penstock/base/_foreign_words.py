@@ -100,7 +100,6 @@ NAMES: Final = {
     "remove_columns": "select('x', 'y') of what is to stay",
     "snapshot": "cache(path), or materialize(path)",
     "save": "materialize(path)",
-    "reduce": "a loop over ds.loader()",
     "ignore_errors": "ds.loader(on_error='skip')",
     "assert_cardinality": "from_generator(function, length=n)",
     "prefetch_to_device": "to_jax(), or to_torch(device=)",

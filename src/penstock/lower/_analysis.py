@@ -10,7 +10,7 @@ from penstock.lower._guards import OnError, with_guards
 from penstock.lower._rewrite import prune_cached, with_parts
 from penstock.plan._batch import Batch
 from penstock.plan._cache import CacheStep
-from penstock.plan._map import Map, learn
+from penstock.plan._map import OnWorkers, learn
 from penstock.plan._node import Node, upwards, walk
 from penstock.plan._pad import PaddedBatch
 from penstock.plan._reader import WorkerStatus
@@ -30,8 +30,9 @@ class Analysis:
     """Each node once, in the order of `walk`. The place of a node is its number in `WorkerStatus` and in reports."""
     reader_counts: Mapping[int, int]
     """The number of readers that one worker has of a node, by the node's id; see `Reader`."""
-    functions: tuple[Map, ...]
-    """The steps `map` and `random_map`, and those that ask a function for verdicts. Each stands before its inputs."""
+    functions: tuple[OnWorkers, ...]
+    """The steps whose functions workers run: `map`, `random_map`, those that ask for verdicts, and so on. Each stands
+    before its inputs."""
     user_steps: tuple[Node, ...]
     """The steps that hold an object of the user: a function or a source."""
     generators: tuple[Generate, ...]
@@ -132,9 +133,9 @@ class Analysis:
         )
 
 
-def functions_of(plan: Node) -> tuple[Map, ...]:
+def functions_of(plan: Node) -> tuple[OnWorkers, ...]:
     """The functions of a plan; see `Analysis`."""
-    return tuple(each for each in reversed(list(upwards(plan))) if isinstance(each, Map))
+    return tuple(each for each in reversed(list(upwards(plan))) if isinstance(each, OnWorkers))
 
 
 def guards_of(plan: Node) -> tuple[FailureFilter, ...]:

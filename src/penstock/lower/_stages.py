@@ -14,7 +14,7 @@ from penstock.lower._rewrite import cut, needed, uses
 from penstock.plan._batch import Batch, Bundle, is_object
 from penstock.plan._combine import Interleave
 from penstock.plan._filter import Filter
-from penstock.plan._map import Map
+from penstock.plan._map import Map, OnWorkers
 from penstock.plan._node import Node, walk
 from penstock.plan._stream import Generate, Inlet
 from penstock.plan._tolerate import FailureFilter
@@ -60,7 +60,7 @@ class StreamParts:
 
     above: Node
     """The steps that workers run, over an `Inlet`."""
-    functions: tuple[Map, ...]
+    functions: tuple[OnWorkers, ...]
     """The functions of these steps, in the whole plan, where they can read their first element."""
     below: Node
     """The steps that one worker runs."""
@@ -89,9 +89,10 @@ def random_parts(plan: Node) -> Iterator[Node]:
 def divide(plan: Node) -> StreamParts:
     """Divides a stream into the parts that run. Specs must be known."""
     above, below = cut(plan)
-    functions, node = [], plan
+    functions: list[OnWorkers] = []
+    node = plan
     while node is not below:
-        if isinstance(node, Map):
+        if isinstance(node, OnWorkers):
             functions.append(node)
         (node,) = node.inputs
     stages = tuple(_stages(below))

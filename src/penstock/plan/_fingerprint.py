@@ -21,12 +21,13 @@ class Step(NamedTuple):
     """The fingerprint of each part, by the user's name for it."""
 
 
-def table(plan: Node, skipped: list[str] | None = None) -> list[Step]:
+def table(plan: Node, skipped: list[str] | None = None, verb: str = "cache") -> list[Step]:
     """Returns the steps of a plan, from the data to the end, without caches.
 
     Args:
         plan: The plan.
         skipped: If given, contents of large arrays are left out, and a description of each is added to it.
+        verb: The user's verb, for messages.
 
     Raises:
         ArgumentTypeError: Something has none; names the step, the variable and the cure.
@@ -42,7 +43,7 @@ def table(plan: Node, skipped: list[str] | None = None) -> list[Step]:
             steps.append(Step(node.label, 0, parts))
             return
         places[id(node)] = len(steps)
-        steps.append(_step(node, skipped))
+        steps.append(_step(node, skipped, verb))
         for each in node.inputs:
             visit(each)
 
@@ -50,7 +51,7 @@ def table(plan: Node, skipped: list[str] | None = None) -> list[Step]:
     return steps[::-1]
 
 
-def _step(node: Node, skipped: list[str] | None) -> Step:
+def _step(node: Node, skipped: list[str] | None, verb: str) -> Step:
     parts = {"the kind of step": type(node).__name__}
     for field, value in arguments(node).items():
         name = _NAMES.get(field, f"the argument `{field}`")
@@ -58,10 +59,10 @@ def _step(node: Node, skipped: list[str] | None) -> Step:
             parts |= fingerprints(value, name, skipped)
         except NoFingerprintError as error:
             raise ArgumentTypeError(
-                f"cache() cannot tell this dataset from another, for {located(node)} holds {error}. Make it inside "
+                f"{verb}() cannot tell this dataset from another, for {located(node)} holds {error}. Make it inside "
                 "the function, or give the function a path or arrays; or say yourself what this dataset is: "
-                "cache(path, key='v1'), with another key whenever it changes. materialize() into a new folder needs "
-                "no key."
+                f"{'cache(path, ' if verb == 'cache' else f'{verb}(..., '}key='v1'), with another key whenever it "
+                f"changes.{' materialize() into a new folder needs no key.' if verb == 'cache' else ''}"
             ) from None
     return Step(node.label, len(node.inputs), parts)
 

@@ -7,6 +7,7 @@ slot of the batch. Each error names the element and the step.
 import contextlib
 import functools
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -178,14 +179,33 @@ class OfFunction(OneInput):
 
 
 @dataclass(frozen=True, eq=False)
-class Map(OneToOne, OfFunction):
+class OnWorkers(OfFunction):
+    """A step whose function workers call side by side."""
+
+    memo: Memo = field(default_factory=Memo, repr=False, kw_only=True)
+
+    @property
+    def releases_gil(self) -> bool:
+        """Whether the function has an attribute of this name, so threads can run it side by side."""
+        return getattr(self.function, "releases_gil", False) is True
+
+    @abstractmethod
+    def learn(self, *, takes_any: bool = False) -> Learned:
+        """Runs the function on element 0, if it has to be run to know its spec, and returns what was learnt.
+
+        Args:
+            takes_any: Elements may fail: then the first element that does not fail is taken.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class Map(OneToOne, OnWorkers):
     """Element `i` is `function` of the input's element `i`."""
 
     seed: int | None = None
     """For `random_map`; None for `map`, whose function gets no random numbers."""
     verdict: str | None = None
     """If the step yields pairs of the element and a verdict: the verdict's dtype. Else None."""
-    memo: Memo = field(default_factory=Memo, repr=False)
     batched: int | None = None
     """Elements of the input are groups of so many elements of the user's, stacked; None if they are the user's."""
 
@@ -224,11 +244,6 @@ class Map(OneToOne, OfFunction):
     def loosened(self) -> "Map":
         """Pairs of an element and a verdict are as large as elements are."""
         return self if self.verdict is not None or self.declared is not None else replace(self, is_loose=True)
-
-    @property
-    def releases_gil(self) -> bool:
-        """Whether the function has an attribute of this name, so threads can run it side by side."""
-        return getattr(self.function, "releases_gil", False) is True
 
     @property
     def traits(self) -> Traits:
