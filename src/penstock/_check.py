@@ -18,7 +18,7 @@ from penstock.base import _tree
 from penstock.base._errors import ArgumentError, ArgumentTypeError, PenstockError, TravelError, words_of
 from penstock.base._printable import printable
 from penstock.base._random import ElementRng, seeded_globals
-from penstock.lower._analysis import functions_of, held_in
+from penstock.lower._analysis import held_in
 from penstock.lower._guards import OnError
 from penstock.memory._rows import Leaves
 from penstock.plan._index import sliced
@@ -232,14 +232,13 @@ def _call_functions(plan: Node, found: dict[str, list[str]]) -> None:
         plan: The plan.
         found: The findings by the fields of `CheckResult`.
     """
-    functions = functions_of(plan)
     for step, _ in held_in(plan):
         try:
             sources = OpenSources(step)
         except Exception:  # the pass has reported it
             continue
         try:
-            if step in functions:
+            if isinstance(step, Map):
                 _call_function(step, _elements(step.source, sources), found)
                 continue
             with seeded_globals() as globals_:  # not seeded again, because no executor seeds them for a source

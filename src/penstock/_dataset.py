@@ -56,7 +56,7 @@ from penstock.plan._cautions import (
 )
 from penstock.plan._combine import Concatenate
 from penstock.plan._fields import Fields
-from penstock.plan._filter import Filter, FlatMap
+from penstock.plan._filter import Expand, Filter, FlatMap, Parts
 from penstock.plan._index import Repeat, Select, Shuffle, repeats, scatters_overlaps, sliced
 from penstock.plan._map import Map, function_name
 from penstock.plan._node import POSITION_LIMIT, Access, Length, Node, clear_after, finite_length, history, walk
@@ -315,7 +315,14 @@ class Dataset(NoArray):
 
     # Functions.
 
-    def map(self, fn: Callable[[Any], Any], *, element_spec: Tree = None, batched: int | None = None) -> "Dataset":
+    def map(
+        self,
+        fn: Callable[[Any], Any],
+        *,
+        element_spec: Tree = None,
+        batched: int | None = None,
+        keeps_count: bool = True,
+    ) -> "Dataset":
         """Applies a function to every element, or to many at once.
 
         The function gets an element whose arrays are its own to change, and returns a tree of arrays, numbers
@@ -331,12 +338,15 @@ class Dataset(NoArray):
             element_spec: The spec of its result, a tree of `ArraySpec`. Without it, element 0 is run once when the
                 spec is first needed.
             batched: How many elements `fn` gets at once, stacked along a new first axis: elements 0 to `batched - 1`,
-                and so on, the last time perhaps fewer. It returns as many, stacked too. Elements need one shape. One
-                that is read alone costs the function of its whole group, so put `shuffle` before it.
+                and so on, the last time perhaps fewer. It returns as many, stacked too; or lists of as many arrays of
+                any size, as tokenizers do, where `element_spec` has an axis of None. Elements that it gets need one
+                shape. One that is read alone costs the function of its whole group, so put `shuffle` before it.
+            keeps_count: False says that `fn` may return any number of elements of a group, also none. The result is
+                then a stream of unknown length, as that of `flat_map`, and the same holds for its memory.
 
         Raises:
             ArgumentTypeError: `fn` cannot be called.
-            ArgumentError: `batched` is below 1.
+            ArgumentError: `batched` is below 1, or there is `keeps_count=False` without it.
             ElementError: While reading, `fn` raised: names the element or elements and the step; its own exception is
                 the `__cause__`.
             SpecError: While reading, `fn` returned something else than for element 0, or than was declared; or another
@@ -347,16 +357,35 @@ class Dataset(NoArray):
             {'x': np.int64(3), 'square': np.int64(9)}
             >>> int(penstock.range(10).map(lambda many: many * many, batched=4)[7])
             49
+            >>> words = penstock.from_arrays(np.array(["a b", "c", "d e f"]))
+            >>> def split(lines):
+            ...     return [line.split() for line in lines]
+            >>> words.map(split, batched=2, element_spec=penstock.ArraySpec((None,), "U1"))[2].tolist()
+            ['d', 'e', 'f']
+            >>> def join(lines):
+            ...     return [word for line in lines for word in line.split()]
+            >>> [str(word) for word in words.map(join, batched=2, keeps_count=False)]
+            ['a', 'b', 'c', 'd', 'e', 'f']
         """
         if batched is None:
+            if not keeps_count:
+                raise ArgumentError(
+                    "map(keeps_count=False) is for map(batched=): say how many elements the function gets at once. To "
+                    "make several of one: flat_map()."
+                )
             return Dataset(self._mapped("map", fn, element_spec))
         _require_function("map", fn)
         if isinstance(batched, bool):
             raise ArgumentTypeError(f"map(batched={batched}): say how many elements it gets at once, batched=256.")
         size = integer("map", "batched", batched, least=1)
         groups = Batch(self._node, size, drop_remainder=False, is_group=True)
-        declared = None if element_spec is None else Spec.of(element_spec).stacked(size, exact=groups.is_exact)
-        return Dataset(Unbatch(Map(groups, fn, declared, caller(), batched=size)))
+        declared = None if element_spec is None else Spec.of(element_spec)
+        is_ragged = declared is not None and any(leaf.max_shape is None for leaf in declared.leaves)
+        if is_ragged or not keeps_count:
+            made = Expand(groups, fn, declared, caller(), batched=size, keeps_count=keeps_count)
+            return Dataset(Parts(made) if keeps_count else FlatMap(made))
+        many = None if declared is None else declared.stacked(size, exact=groups.is_exact)
+        return Dataset(Unbatch(Map(groups, fn, many, caller(), batched=size)))
 
     def random_map(
         self, fn: "Callable[[Any, np.random.Generator], Any]", *, seed: int = 0, element_spec: Tree = None
@@ -412,11 +441,13 @@ class Dataset(NoArray):
     def flat_map(self, fn: Callable[[Any], Any], *, element_spec: Tree = None) -> "Dataset":
         """Replaces every element by the elements that a function makes of it, in order.
 
-        The function runs in one place, one element after the other, so leave heavy work to a `map` after it. That place
-        is a worker process of its own, or, after a step that workers run, as `map`, a thread of this process.
+        Workers run the function, each on another element. What one makes arrives whole, where the function returns a
+        list, a tuple or an array. Of an iterator, as of a generator function, it is the first MiB. If there is more, a
+        thread of this process begins that element again, skips what is there, and takes the rest as it comes. For large
+        files, one an element, `from_generator(shards=)` reads several at once.
 
-        Random access: lost, and the length is unknown. Order: kept. Memory: as a generator's; what the function holds
-        is its own.
+        Random access: lost, and the length is unknown. Order: kept. Memory: what the function makes of up to 64
+        elements that wait, at most a MiB each of an iterator; it is not a part of `projected_nbytes`.
 
         Args:
             fn: `fn(element)`; a generator function, or one that returns an iterable or a dataset. Must depend on the
@@ -434,7 +465,8 @@ class Dataset(NoArray):
             [1, 2, 2, 3, 3, 3]
         """
         _require_function("flat_map", fn)
-        return Dataset(FlatMap(self._node, fn, None if element_spec is None else Spec.of(element_spec), caller()))
+        declared = None if element_spec is None else Spec.of(element_spec)
+        return Dataset(FlatMap(Expand(self._node, fn, declared, caller())))
 
     def _mapped(
         self,

@@ -107,7 +107,8 @@ class _Guarding:
         if isinstance(node, Batching):
             return _onto(node, self.guarded(node.source, node.size))
         if isinstance(node, FlatMap):
-            return over(node, (self.guarded(node.source, None),), is_tolerated=True)
+            made = over(node.source, (self.guarded(node.source.source, None),))
+            return over(node, (made,), is_tolerated=True)
         verdicts = node.inputs[0] if node.inputs else node
         if isinstance(verdicts, Map) and verdicts.verdict is not None:
             (source,) = verdicts.inputs

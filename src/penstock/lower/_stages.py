@@ -14,7 +14,7 @@ from penstock.lower._rewrite import cut, needed, uses
 from penstock.plan._batch import Batch, Bundle, is_object
 from penstock.plan._combine import Interleave
 from penstock.plan._filter import Filter
-from penstock.plan._map import Map, OnWorkers
+from penstock.plan._map import OnWorkers
 from penstock.plan._node import Node, walk
 from penstock.plan._stream import Generate, Inlet
 from penstock.plan._tolerate import FailureFilter
@@ -157,6 +157,6 @@ def _is_topmost(node: Node) -> bool:
     """Whether a function runs here, and not only below a step that must see elements in order."""
     if node.access == "random":
         return True
-    while node.traits.is_parallel and not isinstance(node, Map):
+    while node.traits.is_parallel and not isinstance(node, OnWorkers):
         (node,) = node.inputs
-    return isinstance(node, Map)
+    return isinstance(node, OnWorkers)

@@ -41,7 +41,7 @@ def conformed(spec: Spec, value: Tree) -> Leaves:
     try:
         leaves: list[Any] = [value] if spec.is_lone else spec.structure.flatten_up_to(value)
     except ValueError:
-        plain = _as_plain(value)
+        plain = as_plain(value)
         if plain is value:
             raise _other_structure(value) from None
         return conformed(spec, plain)
@@ -63,7 +63,7 @@ def conformed(spec: Spec, value: Tree) -> Leaves:
     return leaves
 
 
-def _as_plain(value: Tree) -> Tree:
+def as_plain(value: Tree) -> Tree:
     """Replaces other mappings, dataclasses and tables by dicts, if there are any. A table has its columns.
 
     Raises:
@@ -172,7 +172,7 @@ def observed(value: Tree) -> Spec:
     Raises:
         MisfitError: It has no leaves, or a leaf that is none.
     """
-    leaves, structure = _tree.flatten(_as_plain(value))
+    leaves, structure = _tree.flatten(as_plain(value))
     if not leaves:
         raise MisfitError("no array at all")
     places = _tree.paths(structure)

@@ -1,19 +1,41 @@
 """Steps after which the number of elements is unknown: `filter` and `flat_map`."""
 
-from collections.abc import Generator
+import itertools
+import pickle
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
+import numpy as np
+
+from penstock.base import _tree
 from penstock.base._errors import ElementError, SpecError, is_untouched, words_of
 from penstock.base._random import seeded_globals
-from penstock.base._spec import Spec
-from penstock.memory._rows import copied
-from penstock.plan._conform import MisfitError, begun, conformed, observed
-from penstock.plan._map import OfFunction
-from penstock.plan._node import Access, Elements, Length, OneInput, Traits
-from penstock.plan._reader import OpenSources, Reader
+from penstock.base._spec import ArraySpec, Spec
+from penstock.base._tree import Tree
+from penstock.memory._pickles import dumps
+from penstock.memory._rows import Indices, Leaves, Rows, chunk_nbytes, copied
+from penstock.plan._conform import MisfitError, as_plain, begun, conformed, observed
+from penstock.plan._map import Learned, OnWorkers, wrong_count
+from penstock.plan._node import (
+    Access,
+    ClearAfter,
+    Demand,
+    Elements,
+    Length,
+    Memory,
+    OneInput,
+    OneToOne,
+    Traits,
+    working_memory,
+)
+from penstock.plan._reader import Gather, OpenSources, Reader
 
+MOST_NBYTES: Final = 1 << 20
+MOST_COUNT: Final = 1 << 14
+"""What a worker makes of one element for `flat_map`, if the function returns an iterator. One thread makes the rest."""
 _NOTHING = object()
 _UNTOLERATED = (
     ". on_error= does not set it aside: some elements made of it may be in batches already, and the number of those "
@@ -74,79 +96,338 @@ class Filter(Sequential):
 
 
 @dataclass(frozen=True, eq=False)
-class FlatMap(Sequential, OfFunction):
-    """The elements that a function makes of each element of the input, one after the other."""
+class Expand(OneToOne, OnWorkers):
+    """Pairs of an element and, as a pickle, the elements that a function makes of it; what `FlatMap` takes apart.
 
-    is_tolerated: bool = field(default=False, repr=False)
-    """The loader goes on after elements that fail, but not after one that fails here; the message says so."""
+    Of an iterator it takes `MOST_NBYTES` at most. The element is there for the rest of them, which `FlatMap` makes.
+    """
 
-    verb = "flat_map"
+    keeps_count: bool = field(default=False, kw_only=True)
+    """Of groups: the function makes as many elements as it gets."""
+
+    takes_each_once = True
+
+    @property
+    def verb(self) -> str:
+        """The user's."""
+        return "flat_map" if self.batched is None else "map"
+
+    def settings(self) -> dict[str, Any]:
+        """The function's name, and the number of elements."""
+        groups = {"batched": self.batched, "keeps_count": self.keeps_count} if self.batched else {}
+        return super().settings() | groups
 
     @property
     def label(self) -> str:
         """As the user wrote it: `flat_map(read_lines)`."""
-        return f"flat_map({self.function_name})"
+        batched = "" if self.batched is None else f", batched={self.batched}"
+        batched += ", keeps_count=False" if self.batched and not self.keeps_count else ""
+        return f"{self.verb}({self.function_name}{batched})"
 
     @property
-    def known_spec(self) -> Spec | None:
-        """The declared spec, or the one found; None before."""
-        return self.spec if self.declared is not None or "spec" in vars(self) else None
+    def traits(self) -> Traits:
+        """Workers run the function."""
+        return Traits(is_parallel=True, is_cpu_bound=True, may_hold_gil=not self.releases_gil, is_hidden=True)
+
+    @property
+    def memory(self) -> Memory:
+        """Input elements, read some at a time."""
+        return working_memory(chunk_nbytes(self.source.spec))
 
     @cached_property
     def spec(self) -> Spec:
-        """The declared spec, or that of the first element. Runs the function to find it."""
+        """Pairs."""
+        return Spec.of((self.source.spec.tree, ArraySpec((), "S")))
+
+    @property
+    def known_spec(self) -> Spec | None:
+        """Pairs, if it is known what the function makes."""
+        return self.spec if self.is_learnt and self.source.known_spec else None
+
+    @property
+    def is_learnt(self) -> bool:
+        """Whether the spec of what the function makes was declared or found."""
+        return self.declared is not None or self.memo.learned.spec is not None
+
+    @cached_property
+    def made_spec(self) -> Spec:
+        """The spec of what the function makes. Runs it to find that, if nothing has."""
         if self.declared is not None:
             return self.declared
-        sources = OpenSources(self)
-        try:
-            for index, value in self._values(Reader(self, sources, isolation=seeded_globals), 0):
+        spec = self.learn().spec
+        assert spec is not None
+        return spec.loosened() if self.is_loose else spec
+
+    def learn(self, *, takes_any: bool = False) -> Learned:
+        """Runs the function on elements until it makes one."""
+        if self.memo.learned.spec is None:
+            sources = OpenSources(self.source)
+            try:
+                reader = Reader(self.source, sources, isolation=seeded_globals)
+                reader.status.takes_any = takes_any
+                self.memo.learned = Learned(self._first(reader))
+            finally:
+                sources.close()
+        return self.memo.learned
+
+    def _first(self, reader: Reader) -> Spec:
+        for index, leaves in enumerate(reader.sequence(0)):
+            for value in self.made(reader.spec.structure.unflatten([copied(leaf) for leaf in leaves]), 0, index):
                 try:
-                    return observed(value).loosened() if self.is_loose else observed(value)
+                    return observed(value)
                 except MisfitError as found:
-                    raise self._misfit(found, f"element {index}", None) from None
-        finally:
-            sources.close()
+                    raise self._misfit(found, self.elements_at(index), None) from None
         raise SpecError(
             f"{self.label} at {self.where} gave no element at all, so what they look like is unknown. Say it: "
             "element_spec=penstock.ArraySpec(shape, dtype), or a tree of them."
         )
 
+    _makes = "gave"
+
+    def made(self, element: Tree, epoch: int, index: int, hint: str = "") -> Iterator[Any]:
+        """What the function makes of an element, one after the other; unchecked.
+
+        Raises:
+            ElementError: It failed.
+        """
+        made = None
+        while True:
+            try:
+                if made is None:
+                    made = begun(self._all, element)
+                value = next(made, _NOTHING)
+            except BaseException as error:
+                if is_untouched(error):
+                    raise
+                raise ElementError(
+                    f"{self.label} at {self.where} failed on {self.elements_at(index)} of epoch {epoch}: "
+                    f"{words_of(error)}{hint}"
+                ) from error
+            if value is _NOTHING:
+                return
+            yield value
+
+    def _all(self, element: Tree) -> Any:
+        result = self.function(element)
+        return result if self.batched is None else rows_of(result)
+
+    def checked(self, values: Iterator[Any], index: int) -> Elements:
+        """The leaves of what the function makes.
+
+        Raises:
+            SpecError: One is not as the spec says.
+        """
+        spec = self.made_spec
+        for value in values:
+            try:
+                yield conformed(spec, value)
+            except MisfitError as found:
+                raise self._misfit(found, self.elements_at(index), spec) from None
+
+    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
+        """Runs the function on each element. Where it fails, `FlatMap` comes upon that once more, in its place."""
+        source, words, times = reader.inputs[0], reader.status.words, reader.status.times
+        structure = source.spec.structure
+        for chunk, rows, box in source.chunks(epoch, indices, out):
+            words[0], words[1], started = reader.number + 1, epoch, time.perf_counter()
+            for place, (row, index) in enumerate(zip(rows.row_numbers(), chunk.tolist(), strict=True)):
+                words[2] = index
+                leaves = box.leaf_values(place)
+                element = structure.unflatten([copied(leaf) for leaf in leaves])
+                out.put(row, [*leaves, self._packed(element, index)])
+                del leaves, element  # or it looks as if the function had kept the scratch memory
+            if times is not None:
+                times.note(reader.number, len(chunk), time.perf_counter() - started)
+            words[0] = 0  # while input is read, no element of it runs
+
+    def _packed(self, element: Tree, index: int) -> bytes:
+        made: list[Leaves] = []
+        room, is_done = MOST_NBYTES, False
+        try:
+            result = self._all(element)
+            is_there = self.batched is not None or isinstance(result, (list, tuple, np.ndarray))
+            for leaves in self.checked(begun(lambda: result), index):
+                if is_there:
+                    made.append(leaves)
+                    continue
+                made.append([copied(leaf) for leaf in leaves])
+                room -= sum(map(_nbytes, leaves))
+                if room < 0 or len(made) == MOST_COUNT:
+                    break
+            else:
+                is_done = True
+        except BaseException as error:
+            if is_untouched(error):
+                raise
+        columns = zip(self.made_spec.leaves, zip(*made, strict=True), strict=True) if made else ()
+        return dumps((len(made), [_column(*each) for each in columns], is_done))
+
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
+        """The same for each element of a stream."""
+        structure = self.source.spec.structure
+        for index, leaves in enumerate(reader.inputs[0].sequence(epoch)):
+            element = structure.unflatten([copied(leaf) for leaf in leaves])
+            yield [*leaves, self._packed(element, index)]
+
+
+@dataclass(frozen=True, eq=False)
+class FlatMap(Sequential):
+    """The elements that a function makes of each element of the input, one after the other."""
+
+    source: Expand
+    is_tolerated: bool = field(default=False, repr=False)
+    """The loader goes on after elements that fail, but not after one that fails here; the message says so."""
+
+    takes_any_shape = True
     batch_size = 1
     traits = Traits(runs_code=True)
     ends_guards = True
-
     _scatters = True
-    _makes = "gave"
+
+    @property
+    def verb(self) -> str:
+        """The user's."""
+        return self.source.verb
+
+    @property
+    def label(self) -> str:
+        """As the user wrote it."""
+        return self.source.label
+
+    def settings(self) -> dict[str, Any]:
+        """The function's name."""
+        return self.source.settings()
+
+    @property
+    def known_spec(self) -> Spec | None:
+        """The declared spec, or the one found; None before."""
+        return self.spec if self.source.is_learnt else None
+
+    @property
+    def spec(self) -> Spec:
+        """The declared spec, or that of the first element. May run the function."""
+        return self.source.made_spec
 
     def sequence(self, reader: Reader, epoch: int) -> Elements:
-        """Runs the function on each element, and checks each result."""
-        for index, value in self._values(reader, epoch):
-            try:
-                leaves = conformed(self.spec, value)
-            except MisfitError as found:
-                raise self._misfit(found, f"element {index}", self.spec) from None
-            yield leaves
+        """Takes apart what workers made. Without workers, or where that is not all, runs the function."""
+        step, expand, words = self.source, reader.inputs[0], reader.status.words
+        hint = _UNTOLERATED if self.is_tolerated else ""
+        structure, by_workers = step.source.spec.structure, expand.stage is not None
+        count = 0
+        for index, leaves in enumerate((expand if by_workers else expand.inputs[0]).sequence(epoch)):
+            words[0], words[1], words[2] = expand.number + 1, epoch, index
+            if by_workers:
+                count, columns, is_done = pickle.loads(leaves[-1])
+                yield from map(list, zip(*columns, strict=True))
+                if is_done:
+                    continue
+                leaves = leaves[:-1]
+            element = structure.unflatten([copied(leaf) for leaf in leaves])
+            yield from step.checked(itertools.islice(step.made(element, epoch, index, hint), count, None), index)
+            words[0] = expand.number + 1
 
-    def _values(self, reader: Reader, epoch: int) -> Generator[tuple[int, Any], None, None]:
-        """The results of the function, each with the number of its element."""
-        source, words = reader.inputs[0], reader.status.words
-        words[0], words[1] = reader.number + 1, epoch
-        structure = source.spec.structure
-        for index, leaves in enumerate(source.sequence(epoch)):
-            words[0], words[2] = reader.number + 1, index
-            made = None
-            while True:
-                try:
-                    if made is None:
-                        made = begun(self.function, structure.unflatten([copied(leaf) for leaf in leaves]))
-                    value = next(made, _NOTHING)
-                    if value is _NOTHING:
-                        break
-                except BaseException as error:
-                    if is_untouched(error):
-                        raise
-                    raise ElementError(
-                        f"{self.label} at {self.where} failed on element {index} of epoch {epoch}: "
-                        f"{words_of(error)}{_UNTOLERATED if self.is_tolerated else ''}"
-                    ) from error
-                yield index, value
+
+@dataclass(frozen=True, eq=False)
+class Parts(OneInput):
+    """Element `i` is the one that a function of many elements made of element `i` of its input; of any size."""
+
+    source: Expand
+
+    takes_any_shape = True
+    batch_size = 1
+
+    @property
+    def verb(self) -> str:
+        """The user's."""
+        return self.source.verb
+
+    @property
+    def label(self) -> str:
+        """As the user wrote it."""
+        return self.source.label
+
+    def settings(self) -> dict[str, Any]:
+        """The function's name, and the number of elements."""
+        return self.source.settings()
+
+    @cached_property
+    def length(self) -> Length:
+        """That of the elements before they are grouped."""
+        return self.source.source.inputs[0].length
+
+    @property
+    def known_spec(self) -> Spec | None:
+        """The declared one."""
+        return self.source.declared
+
+    @property
+    def spec(self) -> Spec:
+        """The declared one."""
+        return self.source.made_spec
+
+    @property
+    def _size(self) -> int:
+        assert self.source.batched is not None
+        return self.source.batched
+
+    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
+        """The groups that have the elements."""
+        return [Demand(0, epoch, np.unique(indices // self._size))]
+
+    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
+        """Takes elements out of what the function made of their groups, of which the last stays for the next call."""
+        owners, numbers = indices // self._size, out.row_numbers()
+        for owner in np.unique(owners).tolist():
+            made = self._made(reader.kept(epoch, owner).leaf_values(0), epoch, owner)
+            for place in np.flatnonzero(owners == owner).tolist():
+                out.put(numbers[place], made[int(indices[place]) - owner * self._size])
+
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
+        """The elements of each group of a stream."""
+        for owner, leaves in enumerate(reader.inputs[0].sequence(epoch)):
+            yield from self._made(leaves, epoch, owner)
+
+    def _made(self, leaves: Leaves, epoch: int, owner: int) -> list[Leaves]:
+        step, (_, columns, is_done) = self.source, pickle.loads(leaves[-1])
+        made = list(map(list, zip(*columns, strict=True)))
+        if not is_done:  # raises what the function raised
+            element = step.source.spec.structure.unflatten([copied(leaf) for leaf in leaves[:-1]])
+            made = list(step.checked(step.made(element, epoch, owner), owner))
+        if len(made) != len(leaves[0]):
+            raise wrong_count(step, len(leaves[0]), owner, f"{len(made)}")
+        return made
+
+    def clear_after(self, index: int, ask: ClearAfter) -> int:
+        """The first element of a group that is clear of this one's."""
+        return ask(self.source, index // self._size) * self._size
+
+    @property
+    def memory(self) -> Memory:
+        """A group."""
+        return working_memory(self.source.spec.nbytes)
+
+
+def rows_of(many: Tree) -> Iterator[Tree]:
+    """The elements of what a function of many returns: arrays, or lists, with an entry for each.
+
+    Raises:
+        ValueError: There are unlike numbers of them, or none can be told.
+    """
+    leaves, structure = _tree.flatten(as_plain(many))
+    if any(isinstance(leaf, (str, bytes)) or not hasattr(leaf, "__len__") for leaf in leaves):
+        raise ValueError("a function of many elements returns arrays or lists, with an entry for each that it makes")
+    counts = {len(leaf) for leaf in leaves}
+    if len(counts) != 1:
+        raise ValueError(f"it returned unlike numbers of elements, {' and '.join(map(str, sorted(counts))) or 'none'}")
+    for row in range(counts.pop()):
+        yield structure.unflatten([leaf[row] for leaf in leaves])
+
+
+def _column(leaf: ArraySpec, values: Sequence[Any]) -> Any:
+    """A leaf of many elements: one array, which is sooner packed than many, unless they have no one size."""
+    has_one_size = leaf.dtype.itemsize and None not in leaf.shape
+    return np.stack(values, dtype=leaf.dtype) if has_one_size else list(values)
+
+
+def _nbytes(leaf: Any) -> int:
+    return leaf.nbytes if isinstance(leaf, (np.ndarray, np.generic)) else len(leaf)

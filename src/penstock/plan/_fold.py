@@ -44,6 +44,8 @@ class Fold(OnWorkers, Batching):
         """A state has no size."""
         return self
 
+    is_learnt = True
+
     @property
     def traits(self) -> Traits:
         """Workers run the function."""

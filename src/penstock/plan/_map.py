@@ -82,7 +82,7 @@ def learn(plan: Node, status: WorkerStatus, *, takes_any: bool) -> dict[int, Lea
     numbers = {id(node): number for number, node in enumerate(walk(plan))}
     found = {}
     for node in upwards(plan):
-        if isinstance(node, Map) and node.verdict is None and node.known_spec is None:
+        if isinstance(node, OnWorkers) and not node.is_learnt:
             status.words[0] = numbers[id(node)] + 1
             found[numbers[id(node)]] = node.learn(takes_any=takes_any)
     return found
@@ -91,7 +91,7 @@ def learn(plan: Node, status: WorkerStatus, *, takes_any: bool) -> dict[int, Lea
 def adopt(plan: Node, found: dict[int, Learned]) -> None:
     """Notes in a plan what `learn` found in another process."""
     for number, node in enumerate(walk(plan)):
-        if isinstance(node, Map) and number in found:
+        if isinstance(node, OnWorkers) and number in found:
             node.memo.learned = found[number]
 
 
@@ -183,6 +183,21 @@ class OnWorkers(OfFunction):
     """A step whose function workers call side by side."""
 
     memo: Memo = field(default_factory=Memo, repr=False, kw_only=True)
+    batched: int | None = field(default=None, kw_only=True)
+    """Elements of the input are groups of so many elements of the user's, stacked; None if they are the user's."""
+
+    @property
+    @abstractmethod
+    def is_learnt(self) -> bool:
+        """Whether nothing has to be run to know the spec of what the function returns."""
+
+    def elements_at(self, index: int) -> str:
+        """An element of the input in the user's terms."""
+        if self.batched is None:
+            return f"element {index}"
+        stop = (index + 1) * self.batched
+        count = self.source.inputs[0].length
+        return f"elements {index * self.batched} to {(min(stop, count) if isinstance(count, int) else stop) - 1}"
 
     @property
     def releases_gil(self) -> bool:
@@ -206,8 +221,6 @@ class Map(OneToOne, OnWorkers):
     """For `random_map`; None for `map`, whose function gets no random numbers."""
     verdict: str | None = None
     """If the step yields pairs of the element and a verdict: the verdict's dtype. Else None."""
-    batched: int | None = None
-    """Elements of the input are groups of so many elements of the user's, stacked; None if they are the user's."""
 
     takes_each_once = True
 
@@ -235,6 +248,11 @@ class Map(OneToOne, OnWorkers):
         """`random_map` is one deeper than its input, so two of them in a row draw different numbers."""
         below = self.source.randomness
         return Randomness(below.depth + (self.seed is not None), below.reorders)
+
+    @property
+    def is_learnt(self) -> bool:
+        """Whether it asks for verdicts, or the spec was declared or found."""
+        return self.verdict is not None or self.known_spec is not None
 
     @property
     def is_pointwise(self) -> bool:  # type: ignore[override]
@@ -344,7 +362,7 @@ class Map(OneToOne, OnWorkers):
         try:
             spec = observed(value)
         except MisfitError as found:
-            raise self._misfit(found, self._elements(index), self.known_spec) from None
+            raise self._misfit(found, self.elements_at(index), self.known_spec) from None
         if count is not None:
             self._require_group((leaf.shape for leaf in spec.leaves), count, index)
         leaves = tuple(_varying(leaf, short) for leaf in spec.leaves)
@@ -403,7 +421,7 @@ class Map(OneToOne, OnWorkers):
 
     def _failure(self, error: BaseException, arguments: tuple[Any, ...], epoch: int, index: int) -> ElementError:
         return ElementError(
-            f"{self.label} at {self.where} failed on {self._elements(index)} of epoch {epoch}"
+            f"{self.label} at {self.where} failed on {self.elements_at(index)} of epoch {epoch}"
             f"{origins(self, epoch, index)}: {words_of(error)}{_hint(error, arguments)}"
         )
 
@@ -420,24 +438,13 @@ class Map(OneToOne, OnWorkers):
                 f"{type_of(value)} for element {index}: {value!r:.80}."
             ) from None
 
-    def _elements(self, index: int) -> str:
-        """An element of the input in the user's terms."""
-        if self.batched is None:
-            return f"element {index}"
-        stop = (index + 1) * self.batched
-        count = self.source.inputs[0].length
-        return f"elements {index * self.batched} to {(min(stop, count) if isinstance(count, int) else stop) - 1}"
-
     def _require_group(self, shapes: Iterable[tuple[int | None, ...]], count: int, index: int) -> None:
         """Refuses a result of a group that has another number of elements."""
         found = {shape[0] if shape else None for shape in shapes}
         if found != {count}:
             other = next(iter(found - {count}))
             what = "a value without a first axis" if other is None else f"{other} along the first axis"
-            raise SpecError(
-                f"{self.label} at {self.where} got {count} elements, {self._elements(index)}, and returned {what}. The "
-                "function has to return one for each; what makes more or fewer is flat_map() or filter()."
-            )
+            raise wrong_count(self, count, index, what)
 
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Runs the function on each element of a stream."""
@@ -490,7 +497,16 @@ class Map(OneToOne, OnWorkers):
         try:
             leaves = conformed(spec, value)
         except MisfitError as found:
-            raise self._misfit(found, self._elements(index), self.known_spec) from None
+            raise self._misfit(found, self.elements_at(index), self.known_spec) from None
         if count is not None:
             self._require_group(map(np.shape, leaves), count, index)
         return leaves
+
+
+def wrong_count(step: OnWorkers, count: int, index: int, what: str) -> SpecError:
+    """The error for a group of which a function made another number of elements."""
+    return SpecError(
+        f"{step.label} at {step.where} got {count} elements, {step.elements_at(index)}, and returned {what}. The "
+        "function has to return one for each. If it makes more or fewer: map(batched=, keeps_count=False), which gives "
+        "a stream."
+    )

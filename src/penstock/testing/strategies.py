@@ -456,7 +456,34 @@ def _batched(draw: st.DrawFn, p: Plan) -> Plan | None:
         return [part for cut in _cuts(p.elements(epoch), size, False) for part in _parts(add(_stacked(cut)))]
 
     spec = p.dataset.element_spec if p.is_stream else None  # which may be empty
-    return p.then(p.dataset.map(add, batched=size, element_spec=spec), elements)
+    if not p.is_stream or draw(st.booleans()):
+        return p.then(p.dataset.map(add, batched=size, element_spec=spec), elements)
+
+    def repeated(many: Tree) -> Tree:
+        count = len(_tree.flatten(many)[0][0])
+        return _each(lambda leaf: np.repeat(leaf, np.arange(count) % 3, axis=0), many)
+
+    def more(epoch: int) -> list[Tree]:
+        cuts = _cuts(p.elements(epoch), size, False)
+        return [part for cut in cuts if len(cut) > 1 for part in _parts(repeated(_stacked(cut)))]
+
+    return p.then(p.dataset.map(repeated, batched=size, keeps_count=False, element_spec=spec), more)
+
+
+def _ragged(draw: st.DrawFn, p: Plan) -> Plan | None:
+    # A function of many that gives as many elements, of any size.
+    size = draw(st.integers(1, 5))
+    if not p.is_uniform or p.has_text:
+        return None
+
+    def split(many: Tree) -> Tree:
+        return Pair(many, [np.arange(checksum(part) % 4) for part in _parts(many)])
+
+    def elements(epoch: int) -> list[Tree]:
+        return [Pair(_as_leaves(x), np.arange(checksum(x) % 4)) for x in p.elements(epoch)]
+
+    spec = Pair(p.dataset.element_spec, ArraySpec((None,), np.dtype("int64")))
+    return p.then(p.dataset.map(split, batched=size, element_spec=spec), elements)
 
 
 def _pack(draw: st.DrawFn, p: Plan) -> Plan | None:
@@ -659,7 +686,7 @@ COMMON: list[Verb] = [
 ]  # fmt: skip
 VERBS: list[Verb] = [
     *COMMON, _map, _batch_and_unbatch, _picked, _split, _zip, _batches_of_two_sizes, _sample, _pack, _windows_by_name,
-    _per_class, _side_by_side,
+    _per_class, _side_by_side, _ragged,
 ]  # fmt: skip
 MOVES: list[Verb] = [
     _cast, _slice, _take, _skip, _shard, _repeat, _shuffle, _batch, _unbatch, _windows, _concatenate, _interleave, _zip,
