@@ -1360,8 +1360,9 @@ class Dataset(NoArray):
             >>> penstock.from_arrays(np.array([0, 1, 1, 2, 1])).reduce(count, {}, combine=add)
             {0: 1, 1: 3, 2: 1}
         """
-        if not callable(fn) and callable(initial):  # as in tf.data
-            name, start = function_name(initial), f"{fn!r:.40}"
+        first: Any = fn
+        if not callable(first) and callable(initial):  # as in tf.data
+            name, start = function_name(initial), f"{first!r:.40}"
             raise ArgumentTypeError(
                 f"reduce({start}, {name}): the function comes first, as in functools.reduce: reduce({name}, {start})."
             )

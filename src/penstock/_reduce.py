@@ -174,7 +174,7 @@ class _Kept:
         except OSError as error:
             raise SourceError(f"reduce() cannot use {self._path}: {error.strerror or error}.") from error
         try:
-            kept = json.loads(data) if len(data) <= _MOST_NBYTES else None
+            kept: Any = json.loads(data) if len(data) <= _MOST_NBYTES else None
             if kept["format"] != _FORMAT:
                 raise ValueError
             before = [Step(label, count, dict(parts)) for label, count, parts in kept["steps"]]

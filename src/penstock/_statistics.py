@@ -22,7 +22,7 @@ Moments = list[tuple[Any, ...]]
 class Statistics(NamedTuple):
     """Of the values of one leaf, see `statistics`. With `axis`, each but `count` is an array of those axes."""
 
-    count: int
+    count: int  # type: ignore[assignment]  # replaces a method of tuples that is not used here
     """How many values there are, for each number below."""
     mean: Any
     """float64."""

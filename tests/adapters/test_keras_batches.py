@@ -77,7 +77,7 @@ def test_batches_of_two_sizes_side_by_side_train_and_are_measured():
     inputs = {"many": keras.Input((2,), name="many"), "few": keras.Input((2,), name="few")}
     layer = keras.layers.Dense(1, kernel_initializer="ones")
     model = keras.Model(inputs, {name: layer(each) for name, each in inputs.items()})
-    model.compile(keras.optimizers.SGD(0), {"many": "mse", "few": "mae"})
+    model.compile(keras.optimizers.SGD(0.0), {"many": "mse", "few": "mae"})
     x = np.arange(32, dtype=np.float32).reshape(16, 2) / 10
     many, few = (ps.from_arrays({"x": x[:count], "y": x[:count, :1]}) for count in (16, 4))
     both = ps.zip({"many": many.batch(8), "few": few.batch(2)})

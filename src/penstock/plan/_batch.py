@@ -393,7 +393,7 @@ def are_side_by_side(node: Node) -> bool:
     for each in walk(node, lambda each: () if isinstance(each, Batching) else history(each)):
         if isinstance(each, Batching):
             sizes.add(each.size)
-        elif not history(each) or type(each).batch_size == 1:
+        elif not history(each) or getattr(type(each), "batch_size", None) == 1:
             return False  # some elements are no batches
     return len(sizes) > 1
 
