@@ -135,7 +135,9 @@ def test_what_ends_the_process_that_reads_a_stream_ends_no_other(
     assert place in told
     assert "third worker in a row" in told  # and no more of them
     assert "on_error= does not set it aside, because the elements of a stream after that are not known." in told
-    assert done.stderr.count("A new worker does its work again.") == 2
+    deaths = done.stderr.count("A new worker does its work again.")
+    # flat_map runs on workers: a unit that killed three is done again element by element, also in the next epoch.
+    assert deaths == 2 if name == "zip" else 2 <= deaths <= 12
 
 
 def test_a_generator_that_ends_its_process_is_not_tried_more_often_for_on_error(tmp_path: Path) -> None:

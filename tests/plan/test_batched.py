@@ -156,7 +156,17 @@ def test_an_element_that_fails_before_is_left_out_of_its_group(tmp_path):
             raise ValueError
         return x
 
+    def of_stream(ds):
+        return ds.filter(lambda x: True)
+
     source = ps.range(12).map(fails, element_spec=INT64)
+    with (
+        of_stream(source)
+        .map(tokens, batched=4, element_spec=TOKENS)
+        .padded_batch(4)
+        .loader("inline", on_error="skip", quarantine=tmp_path / "q") as loader
+    ):
+        assert [int(n) for batch in loader for n in batch["n"]] == [*range(5), *range(6, 12)]
     for keeps_count in (True, False):
         ds = source.map(tokens, batched=4, keeps_count=keeps_count, element_spec=TOKENS)
         with ds.padded_batch(4).loader("inline", on_error="skip", quarantine=tmp_path / "q") as loader:

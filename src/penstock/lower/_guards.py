@@ -107,7 +107,7 @@ class _Guarding:
         if isinstance(node, Batching):
             return _onto(node, self.guarded(node.source, node.size))
         if isinstance(node, FlatMap):
-            made = over(node.source, (self.guarded(node.source.source, None),))
+            made = over(node.source, (self.guarded(node.maker.source, None),))
             return over(node, (made,), is_tolerated=True)
         verdicts = node.inputs[0] if node.inputs else node
         if isinstance(verdicts, Map) and verdicts.verdict is not None:

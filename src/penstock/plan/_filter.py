@@ -29,6 +29,7 @@ from penstock.plan._node import (
     OneInput,
     OneToOne,
     Traits,
+    walk,
     working_memory,
 )
 from penstock.plan._reader import Gather, OpenSources, Reader
@@ -271,10 +272,19 @@ class Expand(OneToOne, OnWorkers):
 
 
 @dataclass(frozen=True, eq=False)
-class FlatMap(Sequential):
+class OfMade(OneInput):
+    """A step that takes apart what `Expand` made."""
+
+    @cached_property
+    def maker(self) -> Expand:
+        """The step that made it: the input, or below guards."""
+        return next(each for each in walk(self.source) if isinstance(each, Expand))
+
+
+@dataclass(frozen=True, eq=False)
+class FlatMap(Sequential, OfMade):
     """The elements that a function makes of each element of the input, one after the other."""
 
-    source: Expand
     is_tolerated: bool = field(default=False, repr=False)
     """The loader goes on after elements that fail, but not after one that fails here; the message says so."""
 
@@ -287,32 +297,32 @@ class FlatMap(Sequential):
     @property
     def verb(self) -> str:
         """The user's."""
-        return self.source.verb
+        return self.maker.verb
 
     @property
     def label(self) -> str:
         """As the user wrote it."""
-        return self.source.label
+        return self.maker.label
 
     def settings(self) -> dict[str, Any]:
         """The function's name."""
-        return self.source.settings()
+        return self.maker.settings()
 
     @property
     def known_spec(self) -> Spec | None:
         """The declared spec, or the one found; None before."""
-        return self.spec if self.source.is_learnt else None
+        return self.spec if self.maker.is_learnt else None
 
     @property
     def spec(self) -> Spec:
         """The declared spec, or that of the first element. May run the function."""
-        return self.source.made_spec
+        return self.maker.made_spec
 
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Takes apart what workers made. Without workers, or where that is not all, runs the function."""
-        step, expand, words = self.source, reader.inputs[0], reader.status.words
+        step, expand, words = self.maker, reader.inputs[0], reader.status.words
         hint = _UNTOLERATED if self.is_tolerated else ""
-        structure, by_workers = step.source.spec.structure, expand.stage is not None
+        structure, by_workers = step.source.spec.structure, expand.stage is not None or step is not self.source
         count = 0
         for index, leaves in enumerate((expand if by_workers else expand.inputs[0]).sequence(epoch)):
             words[0], words[1], words[2] = expand.number + 1, epoch, index
@@ -328,10 +338,8 @@ class FlatMap(Sequential):
 
 
 @dataclass(frozen=True, eq=False)
-class Parts(OneInput):
+class Parts(OfMade):
     """Element `i` is the one that a function of many elements made of element `i` of its input; of any size."""
-
-    source: Expand
 
     takes_any_shape = True
     batch_size = 1
@@ -339,36 +347,36 @@ class Parts(OneInput):
     @property
     def verb(self) -> str:
         """The user's."""
-        return self.source.verb
+        return self.maker.verb
 
     @property
     def label(self) -> str:
         """As the user wrote it."""
-        return self.source.label
+        return self.maker.label
 
     def settings(self) -> dict[str, Any]:
         """The function's name, and the number of elements."""
-        return self.source.settings()
+        return self.maker.settings()
 
     @cached_property
     def length(self) -> Length:
         """That of the elements before they are grouped."""
-        return self.source.source.inputs[0].length
+        return self.maker.source.inputs[0].length
 
     @property
     def known_spec(self) -> Spec | None:
         """The declared one."""
-        return self.source.declared
+        return self.maker.declared
 
     @property
     def spec(self) -> Spec:
         """The declared one."""
-        return self.source.made_spec
+        return self.maker.made_spec
 
     @property
     def _size(self) -> int:
-        assert self.source.batched is not None
-        return self.source.batched
+        assert self.maker.batched is not None
+        return self.maker.batched
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """The groups that have the elements."""
@@ -388,7 +396,7 @@ class Parts(OneInput):
             yield from self._made(leaves, epoch, owner)
 
     def _made(self, leaves: Leaves, epoch: int, owner: int) -> list[Leaves]:
-        step, (_, columns, is_done) = self.source, pickle.loads(leaves[-1])
+        step, (_, columns, is_done) = self.maker, pickle.loads(leaves[-1])
         made = list(map(list, zip(*columns, strict=True)))
         if not is_done:  # raises what the function raised
             element = step.source.spec.structure.unflatten([copied(leaf) for leaf in leaves[:-1]])

@@ -78,6 +78,11 @@ class Plan:
         return not any(None in leaf.shape for leaf in self.specs)
 
     @property
+    def is_ragged(self) -> bool:
+        """Whether a leaf is of any size. A function that declares no spec is then found out on element 0 alone."""
+        return any(None in leaf.shape and leaf.max_shape is None for leaf in self.specs)
+
+    @property
     def has_text(self) -> bool:
         """Whether a leaf is text or bytes."""
         return any(leaf.dtype.itemsize == 0 for leaf in self.specs)
@@ -193,6 +198,8 @@ def _arrays(draw: st.DrawFn) -> Plan:
 
 
 def _map(draw: st.DrawFn, p: Plan) -> Plan | None:
+    if p.is_ragged:
+        return None
     fn = draw(st.sampled_from([double, named] + [reverse_rows, total, listed] * p.is_uniform))
     return p.then(p.dataset.map(fn), lambda epoch: [_as_leaves(fn(_own(x))) for x in p.elements(epoch)])
 
@@ -205,7 +212,7 @@ def _random_map(draw: st.DrawFn, p: Plan) -> Plan | None:
         return [_as_leaves(jitter(_own(x), rng.at(epoch, i))) for i, x in enumerate(p.elements(epoch))]
 
     # A stream may be empty, and then has no element 0 whose result would be the spec.
-    spec = Pair(p.dataset.element_spec, ArraySpec((2,), np.dtype("int64"))) if p.is_stream else None
+    spec = Pair(p.dataset.element_spec, ArraySpec((2,), np.dtype("int64"))) if p.is_stream or p.is_ragged else None
     return p.then(p.dataset.random_map(jitter, seed=seed, element_spec=spec), elements, depth)
 
 
