@@ -53,7 +53,7 @@ UNKNOWN: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: ps.range(3).map(abs, num_parallel_calls=3),
         (
             r"map\(\) has no argument num_parallel_calls=\. There is nothing to write: steps run on all CPUs\. "
-            r"loader\(workers=4\) says how many\. It takes fn, element_spec, batched\."
+            r"loader\(workers=4\) says how many\. It takes fn, element_spec, batched, keeps_count\."
         ),
     ),
     "remainder": (

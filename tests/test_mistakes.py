@@ -465,7 +465,7 @@ MISTAKES = [
     ),
     (
         "ps.range(9).map(abs, batched=True, nope=1)",
-        "map() has no argument nope=. It takes fn, element_spec, batched.",
+        "map() has no argument nope=. It takes fn, element_spec, batched, keeps_count.",
     ),
     (
         "ps.range(9).loader(pin_memory=True)",
