@@ -22,6 +22,8 @@ CONSTRUCTORS: dict[str, Callable[[str], Any]] = {
     "from_jsonl": ps.from_jsonl,
     "from_csv": ps.from_csv,
     "from_text": ps.from_text,
+    "from_files": lambda path: ps.from_files(path)[0],
+    "from_files(labels)": lambda path: ps.from_files([__file__], labels=path),
     "decode": ps.image.decode,
     "replay": lambda path: list(ps.replay(path, ps.range(3))),
 }

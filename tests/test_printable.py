@@ -175,6 +175,7 @@ CONTENTS: dict[str, tuple[Callable[[], bytes], str, dict[str, Any]]] = {
     "a.csv": (lambda: CSV, "from_csv", {}),
     "a.csv.gz": (lambda: gzip.compress(CSV), "from_csv", {}),
     "a.txt": (lambda: b"abc\n" * 6, "from_text", {}),
+    "a.wav": (lambda: b"abc", "from_files", {}),
     "a.png": (_png, "from_image_files", {"image_size": (4, 4)}),
 }
 FORMS = {

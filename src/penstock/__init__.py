@@ -27,7 +27,7 @@ A map of the package. Imports run downwards. The core:
 The rest, which the core finds by names and never imports (base/_extensions.py):
 
     cli  commands/  demos/  testing/   the command, and the contract suites
-    formats/        tar, TFRecord, tables, text, Hugging Face, ETL
+    formats/        files of any kind, tar, TFRecord, tables, text, Hugging Face, ETL
     distort/        distortions of images on OpenCV: `penstock.image`
     ray/            workers on other machines
 
@@ -109,6 +109,7 @@ if _typing.TYPE_CHECKING:  # at run time `__getattr__` imports these when they a
         write_tfrecord as write_tfrecord,
     )
     from penstock.formats._repack import repack as repack
+    from penstock.formats.files import from_files as from_files
 
 __version__ = "0.1.0"
 

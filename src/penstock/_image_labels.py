@@ -1,4 +1,4 @@
-"""Labels of image files: checks and conversions."""
+"""Labels of files, such as images: checks and conversions."""
 
 import os
 from collections.abc import Iterable, Mapping

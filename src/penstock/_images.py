@@ -15,9 +15,10 @@ from penstock._image_labels import LabelMode, encoded, given_labels, labels_by_p
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, no_path, type_of
 from penstock.base._positions import require_order
 from penstock.plan._source_node import SourceNode
-from penstock.sources import _listing, _openfile, _remote
+from penstock.sources import _listing, _remote, _wholefiles
 from penstock.sources._diskcache import DiskCache
 from penstock.sources._store import StorageOptions
+from penstock.sources._wholefiles import Labels, Objects
 
 if TYPE_CHECKING:
     from penstock.image._decode import ColorMode, DataFormat, Decoding, Speed
@@ -202,7 +203,7 @@ def image_dataset_from_directory(  # type: ignore[misc]  # it does not take all 
         beside = " Its folders are the classes; for files beside them pass labels=None." * is_inferred
         raise ArgumentError(f"{verb}(): no file in {root} ends in {', '.join(extensions)}.{beside}")
 
-    from penstock.sources.images import ImageSource, Labels, Objects
+    from penstock.sources.images import ImageSource
 
     start = f"{root.rstrip('/')}/"
     objects = None if paths is None else Objects.of(cache, [paths[url.removeprefix(start)] for url in files])
@@ -300,41 +301,16 @@ def from_image_files(
     fit = _fit(verb, crop_to_aspect_ratio, pad_to_aspect_ratio)
     decoding = _decoding(verb, image_size, color_mode, interpolation, fit, data_format, decode, dtype)
     cache = DiskCache.of(verb, cache)
-    require_order(f"{verb}()", paths, "Give a list, such as sorted(paths).")
-    found: Sequence[_openfile.File] = ()
-    if isinstance(paths, (str, os.PathLike)) or (cache is not None and isinstance(paths, Iterable)):
-        found = _openfile.find(verb, paths, storage_options)
-        files = _listing.named(file.url for file in found)
-    elif isinstance(paths, Iterable):
-        files = _listing.named(_path(verb, each) for each in paths)
-    else:
-        raise ArgumentTypeError(f"{verb}() needs a path, a pattern or paths, got {no_path(paths)}")
-    if not len(files):
-        raise ArgumentError(f"{verb}() got no files.")
-    if 0 < len(files.remote_folders) < len(files.folders):
-        raise ArgumentError(
-            f"{verb}() got URLs, such as {files.remote_folders[0]}, and paths of this machine, which one dataset "
-            "cannot read. Make a dataset of each, and concatenate([...]) them."
-        )
+    files, objects, options = _wholefiles.found(verb, paths, storage_options, cache)
 
-    from penstock.sources.images import ImageSource, Labels, Objects
+    from penstock.sources.images import ImageSource
 
-    options = StorageOptions.of(verb, storage_options)
-    objects = None
-    if not any(file.is_local for file in found):
-        objects = Objects.of(cache, [(file.nbytes, file.version) for file in found])
     if labels is None:
         if class_names is not None:
             raise ArgumentError(f"{verb}(class_names=...) names labels, and there are none: labels=[...].")
         return Dataset(SourceNode(ImageSource(files, decoding, options=options, objects=objects), verb))
     values, names = named_labels(verb, labels, len(files), class_names)
     return Dataset(SourceNode(ImageSource(files, decoding, Labels(values), names, options, objects), verb))
-
-
-def _path(verb: str, path: object) -> str:
-    if not isinstance(path, (str, os.PathLike)):
-        raise ArgumentTypeError(f"{verb}() needs paths, got {no_path(path)}")
-    return str(os.fspath(path))
 
 
 def _fit(verb: str, crops: Any, pads: Any) -> Literal["crop", "pad", "stretch"]:

@@ -444,6 +444,26 @@ TEXT = Format(
     model=_read_text,
 )
 
+FILES = Format(
+    {"words": _write("a.wav", "".join(WORDS))},
+    lambda folder: ps.from_files(only(folder)).map(lambda element: element["bytes"]),
+    model=lambda folder: [np.frombuffer(only(folder).read_bytes(), np.uint8)],
+)
+
+
+def _labels(folder: Path) -> None:
+    for number in range(3):
+        (folder / f".{number}.wav").write_bytes(b"%d" % number)
+    (folder / "labels.csv").write_text("path,label\n" + "".join(f".{i}.wav,{WORDS[i]}\n" for i in range(3)))
+
+
+LABELS = Format(
+    {"csv": _labels},
+    lambda folder: ps.from_files([folder / f".{i}.wav" for i in range(3)], labels=folder / "labels.csv"),
+    files=("labels.csv",),
+    is_text=True,
+)
+
 # ---------------------------------------------------------------------------------------------- images
 
 
@@ -679,6 +699,8 @@ FORMATS: dict[str, Format] = {
     "jsonl": JSONL,
     "csv": CSV,
     "text": TEXT,
+    "files": FILES,
+    "labels": LABELS,
     **IMAGES,
     "cache": CACHE,
     "materialized": MATERIALIZED,

@@ -525,7 +525,8 @@ def test_a_pattern_that_fits_nothing_is_said_at_the_call(tmp_path: Path) -> None
 
 def test_the_list_of_files_goes_to_workers_in_shared_memory() -> None:
     from penstock.image import Decoding
-    from penstock.sources.images import ImageSource, Labels
+    from penstock.sources._wholefiles import Labels
+    from penstock.sources.images import ImageSource
 
     count = 300_000
     names = Texts(np.zeros(6 * count, np.uint8), np.arange(count) * 6, np.full(count, 5, np.int32))

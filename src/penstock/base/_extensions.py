@@ -42,6 +42,7 @@ _DISTORTIONS: Final = (
 )  # fmt: skip
 OWN: Final[Mapping[str, Mapping[str, str]]] = {
     SOURCES: {name: f"penstock.formats._records:{name}" for name in _RECORDS}
+    | {"from_files": "penstock.formats.files:from_files"}
     | {"from_etlcdb": "penstock.formats._records:from_etlcdb", "repack": "penstock.formats._repack:repack"},
     OBJECTS: {"datasets": "penstock.formats._records:source_of"},
     EXECUTORS: {"ray": "penstock.ray._kind:KIND"},

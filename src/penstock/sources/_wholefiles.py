@@ -1,0 +1,345 @@
+"""Whole files as elements: their list, their states, their labels, and reads of their content.
+
+Sources of pictures, and of files of any kind (`formats/files.py`), are made of it.
+
+Threads. Any number of threads may use an open source. Each has its own memory for the bytes of a file.
+"""
+
+import os
+import stat
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, ClassVar, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, no_path
+from penstock.base._positions import require_order
+from penstock.base._printable import printable
+from penstock.base._retries import retry_budget
+from penstock.base._spec import ArraySpec
+from penstock.base._units import size_text
+from penstock.memory._rows import Indices
+from penstock.plan._order import Position, ReadOrder
+from penstock.plan._source import Source
+from penstock.sources import _listing, _openfile
+from penstock.sources._blocks import ORDER_NBYTES, BlockReader
+from penstock.sources._diskcache import DiskCache
+from penstock.sources._fetch import AHEAD_NBYTES, MEMORY_COUNT, WHOLE, Fetcher
+from penstock.sources._listing import FileList, Paths, Texts, packed
+from penstock.sources._openfile import File, LocalFile
+from penstock.sources._remote import RemoteFile
+from penstock.sources._store import StorageOptions
+from penstock.sources.npy import is_in_memory
+
+Bytes = npt.NDArray[np.uint8]
+
+_FIRST_NBYTES: Final = 256 << 10
+# Larger memory is freed after use, so that one large file does not cost it for the rest of the run.
+_KEPT_NBYTES: Final = 8 << 20
+# Remote files that a thread fetches at once and holds until they are used.
+_FETCHED_COUNT: Final = 32
+
+
+class Labels(NamedTuple):
+    """A label for each file."""
+
+    values: npt.NDArray[Any]
+    """Shape `(n, *shape)`."""
+    class_count: int = 0
+    """If above 0, values are classes, shape `(n,)`, and a label is float32 `(class_count,)`, 1 at its class."""
+
+    @property
+    def element_spec(self) -> ArraySpec:
+        if self.class_count:
+            return ArraySpec((self.class_count,), np.dtype(np.float32))
+        return ArraySpec(self.values.shape[1:], self.values.dtype)
+
+    def take(self, order: Indices) -> "Labels":
+        return Labels(self.values[order], self.class_count)
+
+    def read_into(self, indices: Indices, out: npt.NDArray[Any], rows: Indices) -> None:
+        """Writes labels into rows of an array."""
+        if not self.class_count:
+            out[rows] = self.values[indices]
+            return
+        out[rows] = 0
+        out[rows, self.values[indices]] = 1
+
+
+class Objects(NamedTuple):
+    """The states of remote files. A cache may keep them."""
+
+    cache: DiskCache | None
+    sizes: npt.NDArray[np.int64]
+    versions: Texts
+
+    @classmethod
+    def of(cls, cache: DiskCache | None, states: Sequence[tuple[int, str]]) -> "Objects | None":
+        """Returns the states of files from their sizes and versions; None if there are no versions."""
+        if not states or not all(version for _, version in states):
+            return None
+        sizes = np.array([nbytes for nbytes, _ in states], np.int64)
+        if cache is not None:
+            cache.require_room(int(sizes.sum()))
+        return cls(cache, sizes, Texts.of([packed([version for _, version in states])]))
+
+    def take(self, order: Indices) -> "Objects":
+        return Objects(self.cache, self.sizes[order], self.versions.take(order))
+
+
+class WholeFiles(Source):
+    """A source whose elements are files, read when their elements are requested."""
+
+    reads_ahead = True
+
+    files: FileList
+    labels: Labels | None
+    classes: tuple[str, ...] | None
+    options: StorageOptions | None
+    """Those of the client of remote files."""
+    objects: Objects | None
+    """The states of remote files, if a listing told them."""
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """The names of the classes in the order of their numbers; None if there are none."""
+        return None if self.classes is None else list(self.classes)
+
+    @property
+    def file_paths(self) -> list[str]:
+        """The path of each element's file. Made at each call: about 100 bytes an element."""
+        return list(self.files)
+
+    def fingerprint_parts(self) -> dict[str, Any]:
+        """The files by path, size and time of the last change. Takes some microseconds for each file."""
+        return {
+            "the paths of the files": "\0".join(self.files),
+            "the sizes and times of the files": np.array([_stamp(path) for path in self.files], np.int64),
+            "the labels": self.labels,
+        }
+
+    @property
+    def is_remote(self) -> bool:  # type: ignore[override]  # depends on the files
+        return bool(self.files.remote_folders)
+
+    @property
+    def kept_nbytes(self) -> int:
+        objects = self.objects
+        is_small = objects is not None and objects.cache is not None and objects.cache.nbytes < objects.sizes.sum()
+        return MEMORY_COUNT * AHEAD_NBYTES + ORDER_NBYTES * len(self) * is_small if self.is_remote else 0
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __str__(self) -> str:
+        if self.files.root:
+            return os.path.basename(os.path.normpath(printable(self.files.root)))
+        if not len(self):
+            return "no files"
+        folder, name = os.path.split(
+            printable(self.files[0])
+        )  # images and their masks have the same names in two folders
+        more = len(self) - 1
+        return os.path.join(os.path.basename(folder), name) + f" and {more:,} more" * (more > 0)
+
+    def describe(self, index: int) -> str:
+        return self.files[index]
+
+
+class OpenWholeFiles:
+    """Reads whole files; each is open only during its read.
+
+    Memory: for each thread that reads, the largest file (of remote files the largest `_FETCHED_COUNT`).
+    """
+
+    largest: ClassVar[tuple[int, str]]
+    """The bytes that no file reaches, because a sparse file might be larger than memory; and why, for messages."""
+
+    def __init__(self, source: WholeFiles) -> None:
+        self._source: Any = source
+        self._paths = Paths(source.files)
+        self._own = threading.local()
+        self._fetcher = Fetcher(self._remote_file, AHEAD_NBYTES) if source.is_remote else None
+        self._blocks: BlockReader | None = None
+        cache = None if source.objects is None else source.objects.cache
+        if source.objects is not None and cache is not None and (folder := cache.open()) is not None:
+            sizes = source.objects.sizes
+            self._blocks = BlockReader(cache, folder, self._file, sizes, self._remote_file, AHEAD_NBYTES)
+
+    def contents(self, indices: Indices) -> Iterator[Bytes]:
+        """Yields the bytes of each file, in memory that the next one may use again.
+
+        Raises:
+            SourceError: A file is missing, unreadable or too large. The message names it.
+        """
+        if self._fetcher is not None:
+            return self._fetched(indices)
+        return map(self._content, indices.tolist(), self._paths(indices))
+
+    def _fetched(self, indices: Indices) -> Iterator[Bytes]:
+        """Yields the bytes of each file. Several remote files are under way at once."""
+        assert self._fetcher is not None
+        for start in range(0, len(indices), _FETCHED_COUNT):
+            some = indices[start : start + _FETCHED_COUNT]
+            if self._source.objects is None:
+                for data in self._fetcher.whole(some.tolist(), retry_budget()):
+                    yield np.frombuffer(data, np.uint8)
+                continue
+            numbers, offsets, sizes, _ = self._ranges(some)
+            for index, size in zip(some.tolist(), sizes.tolist(), strict=True):
+                self._require_room(index, size)
+            places = [np.empty(size, np.uint8) for size in sizes.tolist()]
+            wanted = list(zip(some.tolist(), offsets.tolist(), places, strict=True))
+            spans = None if self._blocks is None else self._blocks.spans(numbers, offsets, sizes, 1)
+            (self._blocks or self._fetcher).read(wanted, retry_budget(), spans)
+            yield from places
+
+    def _remote_file(self, index: int) -> RemoteFile:
+        if self._source.objects is None:
+            return RemoteFile(self._source.describe(index), options=self._source.options)
+        file = self._file(index)
+        return RemoteFile(file.url, (file.nbytes, file.version), file.options)
+
+    def _file(self, index: int) -> File:
+        """Returns the state of a remote file."""
+        objects = self._source.objects
+        assert objects is not None
+        return File(
+            self._source.describe(index), int(objects.sizes[index]), objects.versions[index], self._source.options
+        )
+
+    def _ranges(self, indices: Indices) -> tuple[Indices, Indices, Indices, int]:
+        objects, offsets = self._source.objects, np.zeros_like(indices)
+        return indices, offsets, offsets + WHOLE if objects is None else objects.sizes[indices], 1
+
+    @property
+    def follows_order(self) -> bool:
+        return self._blocks is not None
+
+    def follow(self, order: ReadOrder, now: Position, ahead: Position) -> None:
+        """See `plan/_order.py`."""
+        if self._blocks is not None:
+            self._blocks.follow(order, now, ahead, self._ranges)
+
+    def _content(self, index: int, path: bytes) -> Bytes:
+        """Returns the bytes of a file, in memory of this thread that the next call uses again."""
+        try:
+            file = LocalFile(path)
+            status = os.fstat(file.descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise SourceError(f"{self._named(index)} is no file, but a folder, pipe or device. Leave it out.")
+            # No further call looks for the end: it would release the GIL, and waiting to get it back costs more.
+            memory = self._memory(status.st_size, index)
+            return memory[: file.read_into(0, memory[: status.st_size].data)]
+        except OSError as error:
+            if isinstance(error, SourceError):
+                raise
+            raise SourceError(
+                f"{self._named(index)} cannot be read: {error.strerror}. Put it back, or make the dataset again "
+                "without it."
+            ) from error
+
+    def _named(self, index: int) -> str:
+        return f"{self._source.describe(index)} (element {index})"
+
+    def _require_room(self, index: int, nbytes: int) -> None:
+        """Refuses a file before memory is taken for it."""
+        largest_nbytes, reason = self.largest
+        if nbytes >= largest_nbytes:
+            raise SourceError(
+                f"{self._named(index)} has {nbytes:,} bytes or more{reason}: at most {largest_nbytes - 1:,} are read. "
+                "Leave it out."
+            )
+        if nbytes > (room_nbytes := retry_budget().room_nbytes):
+            raise SourceError(
+                f"{self._named(index)} has {size_text(nbytes)}, above the {size_text(int(room_nbytes))} that "
+                "memory_limit leaves to each worker. Raise memory_limit, take fewer workers=, or leave it out."
+            )
+
+    def _memory(self, nbytes: int, index: int) -> Bytes:
+        self._require_room(index, nbytes)
+        memory: Bytes | None = getattr(self._own, "memory", None)
+        if memory is None or len(memory) < nbytes:
+            memory = np.empty(max(_FIRST_NBYTES, 1 << (nbytes - 1).bit_length()), np.uint8)
+            self._own.memory = memory if len(memory) <= _KEPT_NBYTES else None
+        return memory
+
+    def advise(self, indices: Indices) -> None:
+        """Announces local files to the kernel, unless the first and the last are in memory; fetches remote ones."""
+        if self._fetcher is not None:
+            numbers, offsets, sizes, width = self._ranges(indices)
+            (self._blocks or self._fetcher).announce(numbers, offsets, sizes, retry_budget().limit_s, width)
+            return
+        if not hasattr(os, "posix_fadvise") or not len(indices):
+            return
+        with suppress(OSError):
+            first_and_last = (LocalFile(path) for path in self._paths(indices[[0, -1]]))
+            if all(is_in_memory(file.descriptor, 0) for file in first_and_last):
+                return
+        for path in self._paths(indices):
+            with suppress(OSError):
+                file = LocalFile(path)
+                _openfile.announce(file.descriptor, 0, min(os.fstat(file.descriptor).st_size, _KEPT_NBYTES))
+
+    def close(self) -> None:
+        """Ends the requests of remote files."""
+        for each in (self._fetcher, self._blocks):
+            if each is not None:
+                each.close()
+
+
+def found(
+    verb: str, paths: Any, storage_options: Any, cache: DiskCache | None, *, needs_sizes: bool = False
+) -> tuple[FileList, Objects | None, StorageOptions | None]:
+    """Returns the files of a path, a pattern or an iterable of paths, the states of remote ones, and their options.
+
+    Files behind URLs that are named one by one are examined if there is a cache, or if sizes are needed. Local ones are
+    not.
+
+    Raises:
+        ArgumentTypeError: An item is no path.
+        ArgumentError: There are no paths, or URLs and local paths.
+        SourceError: A pattern fits no file.
+    """
+    require_order(f"{verb}()", paths, "Give a list, such as sorted(paths).")
+    described: Sequence[File] = ()
+    if isinstance(paths, (str, os.PathLike)) or (cache is not None and isinstance(paths, Iterable)):
+        described = _openfile.find(verb, paths, storage_options)
+        files = _listing.named(file.url for file in described)
+    elif isinstance(paths, Iterable):
+        files = _listing.named(_path(verb, each) for each in paths)
+    else:
+        raise ArgumentTypeError(f"{verb}() needs a path, a pattern or paths, got {no_path(paths)}")
+    if not len(files):
+        raise ArgumentError(f"{verb}() got no files.")
+    if 0 < len(files.remote_folders) < len(files.folders):
+        raise ArgumentError(
+            f"{verb}() got URLs, such as {files.remote_folders[0]}, and paths of this machine, which one dataset "
+            "cannot read. Make a dataset of each, and concatenate([...]) them."
+        )
+    if needs_sizes and files.remote_folders and not described:
+        described = _openfile.find(verb, list(files), storage_options)
+    objects, states = None, [(file.nbytes, file.version) for file in described if not file.is_local]
+    if states:
+        objects = Objects.of(cache, states)
+        if objects is None and needs_sizes:  # a server that tells no versions
+            sizes = np.array([nbytes for nbytes, _ in states], np.int64)
+            objects = Objects(None, sizes, Texts.of([packed([version for _, version in states])]))
+    return files, objects, StorageOptions.of(verb, storage_options)
+
+
+def _path(verb: str, path: object) -> str:
+    if not isinstance(path, (str, os.PathLike)):
+        raise ArgumentTypeError(f"{verb}() needs paths, got {no_path(path)}")
+    return str(os.fspath(path))
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    """Returns size and time of the last change, or -1 for a missing file."""
+    try:
+        return _openfile.stamp(path)
+    except OSError:
+        return -1, -1
