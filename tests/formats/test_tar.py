@@ -8,6 +8,7 @@ import pytest
 
 import penstock as ps
 from penstock.plan._source import open_source
+from penstock.testing import SourceTests
 
 RNG = np.random.default_rng(0)
 
@@ -246,9 +247,80 @@ def test_sample_that_lacks_a_field_is_named(tmp_path):
         ps.from_tar(path, fields=["png"])[0]
 
 
-def test_member_that_comes_twice_is_named(tmp_path):
-    with pytest.raises(ps.SourceError, match=r"a\.tar has two members a\.txt in one sample"):
-        len(ps.from_tar(written(tmp_path / "a.tar", [("a.txt", b"1"), ("a.txt", b"2")])))
+@pytest.mark.parametrize("again", ["a.txt", "a.TXT"])
+def test_member_that_comes_twice_is_named(tmp_path, again):
+    path = written(tmp_path / "a.tar", [("a.txt", b"1"), ("a.cls", b"2"), (again, b"3")])
+    with pytest.raises(
+        ps.SourceError, match=r"a\.tar has two members a\.txt in one sample\. One .* write the file again"
+    ):
+        len(ps.from_tar(path))
+
+
+def test_one_key_at_the_seam_of_two_files_is_two_samples(tmp_path):
+    paths = [written(tmp_path / f"{name}.tar", [("a.txt", name.encode())]) for name in "xy"]
+    assert [as_bytes(each) for each in ps.from_tar(paths)] == [
+        {"__key__": "a", "txt": b"x"},
+        {"__key__": "a", "txt": b"y"},
+    ]
+
+
+PICTURES = [
+    ("a.jpg", b"1"), ("a.txt", b"one"), ("b.png", b"2"), ("b.txt", b"two"), ("c.jpg", b"3"), ("c.png", b"4"),
+    ("d.WebP", b""), ("d.txt", b""), ("e.jpg", b"6"), ("e.txt", b"six"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", [{"image": "jpg;png;webp", "text": "txt"}, ["jpg;png; webp", "txt"]])
+def test_a_field_may_have_several_names_and_be_missing(tmp_path, fields):
+    image, text = fields
+    ds = ps.from_tar(written(tmp_path / "a.tar", PICTURES), fields=fields, defaults={text: "none"})
+    assert list(ds.element_spec) == ["__key__", image, text]
+    assert [as_bytes(each) for each in ds] == [
+        {"__key__": key, image: content, text: words}
+        for key, content, words in zip(
+            "abcde", (b"1", b"2", b"3", b"", b"6"), (b"one", b"two", b"none", b"", b"six"), strict=True
+        )
+    ]
+    first, second = (ds[2][text] for _ in range(2))
+    first[:] = 0
+    assert second.tobytes() == b"none"
+
+
+def test_a_field_of_several_names_takes_the_first_that_is_there(tmp_path):
+    path = written(tmp_path / "a.tar", PICTURES)
+    assert as_bytes(ps.from_tar(path, fields=["png;jpg"])[2]) == {"__key__": "c", "png;jpg": b"4"}
+    with pytest.raises(ps.SourceError, match=r"a\.tar sample 3 \('d'\) has no 'png;jpg'; it has \['txt', 'webp'\]"):
+        ps.from_tar(path, fields=["png;jpg"])[3]
+
+
+def test_defaults_alone_add_fields_to_those_of_the_first_sample(tmp_path):
+    members = [("a.txt", b"1"), ("b.txt", b"2"), ("b.json", b"{}")]
+    ds = ps.from_tar(written(tmp_path / "a.tar", members), defaults={"json": b"[]"})
+    assert [as_bytes(each) for each in ds] == [
+        {"__key__": "a", "txt": b"1", "json": b"[]"},
+        {"__key__": "b", "txt": b"2", "json": b"{}"},
+    ]
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+def test_samples_that_lack_a_field_are_left_out_by_on_error(tmp_path, monkeypatch, executor):
+    monkeypatch.chdir(tmp_path)
+    ds = ps.from_tar(written(tmp_path / "a.tar", PICTURES), fields={"image": "jpg;png;webp", "text": "txt"})
+    with ds.map(lambda element: len(element["text"])).batch(2).loader(executor, on_error="skip") as loader:
+        assert [batch.tolist() for batch in loader] == [[3, 3], [0, 3]]
+
+
+class TestTar(SourceTests):
+    @pytest.fixture
+    def source(self, tmp_path):
+        path = written(tmp_path / "a.tar", PICTURES)
+        return ps.from_tar(path, fields={"image": "jpg;png;webp", "text": "txt"}, defaults={"text": "?"})._node.data
+
+    @pytest.fixture
+    def expected(self):
+        contents = {"image": [b"1", b"2", b"3", b"", b"6"], "text": [b"one", b"two", b"?", b"", b"six"]}
+        arrays = {name: [np.frombuffer(each, np.uint8) for each in found] for name, found in contents.items()}
+        return {"__key__": list("abcde"), **arrays}
 
 
 def test_compressed_file_is_refused_with_the_cure(tmp_path):
@@ -326,13 +398,33 @@ def test_files_behind_an_url(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("fields", "error", "text"),
+    ("options", "error", "text"),
     [
-        ("jpg", ps.ArgumentTypeError, r"from_tar\(fields=\) is a list of names such as 'jpg', got a str"),
-        (["a", "a"], ps.ArgumentError, r"each once, and __key__ comes of itself"),
-        (["__key__"], ps.ArgumentError, r"each once, and __key__ comes of itself"),
+        (
+            {"fields": "jpg"},
+            ps.ArgumentTypeError,
+            r"from_tar\(fields=\) is a list of names such as 'jpg', or a dict .* a str",
+        ),
+        ({"fields": ["a", "a"]}, ps.ArgumentError, r"each once, and __key__ comes of itself"),
+        ({"fields": ["__key__"]}, ps.ArgumentError, r"each once, and __key__ comes of itself"),
+        (
+            {"fields": {"image": ["jpg", "png"]}},
+            ps.ArgumentTypeError,
+            r"has \['jpg', 'png'\], and names of fields are text",
+        ),
+        ({"fields": ["jpg;"]}, ps.ArgumentError, r"has a name without a letter\. Write such as 'jpg;png'"),
+        (
+            {"defaults": {"cls": 0}},
+            ps.ArgumentTypeError,
+            r"defaults=\{'cls': \.\.\.\}\) is what .*, bytes or text, got an int",
+        ),
+        (
+            {"fields": ["a"], "defaults": {"b": ""}},
+            ps.ArgumentError,
+            r"defaults=\{'b': .*\}\) is no field: fields=\['a'\]",
+        ),
     ],
 )
-def test_wrong_fields_are_refused(tmp_path, fields, error, text):
+def test_wrong_fields_are_refused(tmp_path, options, error, text):
     with pytest.raises(error, match=text):
-        ps.from_tar(written(tmp_path / "a.tar", samples(1)), fields=fields)
+        ps.from_tar(written(tmp_path / "a.tar", samples(1)), **options)

@@ -222,3 +222,41 @@ def test_file_of_the_same_size_whose_mark_has_changed_is_another(server):
         ps.SourceError, match=r"has changed since the dataset was made: 1,000 bytes then, 1,000 now, and"
     ):
         file.head(10)
+
+
+@pytest.mark.parametrize(
+    ("path", "paths"),
+    [
+        ("a-{0..3}.tar", ["a-0.tar", "a-1.tar", "a-2.tar", "a-3.tar"]),
+        ("{098..101}", ["098", "099", "100", "101"]),
+        ("{0..10..2}{0..1}", ["{0..10..2}0", "{0..10..2}1"]),
+        ("{9..11}", ["9", "10", "11"]),
+        ("{0..10}", [str(number) for number in range(11)]),
+        ("{02..0}", ["02", "01", "00"]),
+        ("s3://{a,b}/{00..01}*", ["s3://a/00*", "s3://a/01*", "s3://b/00*", "s3://b/01*"]),
+        ("{,x}", ["", "x"]),
+        ("{1}{..}{a..b}{}", ["{1}{..}{a..b}{}"]),
+    ],
+)
+def test_braces_stand_for_several_paths(path, paths):
+    assert list(_openfile.expanded(path)) == paths
+
+
+def test_braces_are_files_in_the_given_order(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a-08", "a-09", "a-10", "{a,b}", "a"):
+        (tmp_path / name).write_bytes(b"")
+    assert [file.name for file in _openfile.find("test", "a-{08..10}")] == ["a-08", "a-09", "a-10"]
+    assert [file.name for file in _openfile.find("test", ["a-{10..08}", "a"])] == ["a-10", "a-09", "a-08", "a"]
+    assert [file.name for file in _openfile.find("test", "{a,b}")] == ["{a,b}"]
+    with pytest.raises(ps.SourceError, match=r"/a-11 cannot be read: No such file"):
+        _openfile.find("test", "a-{09..11}")
+
+
+def test_braces_of_too_many_paths_are_refused_before_they_are_made():
+    with pytest.raises(
+        ps.ArgumentError, match=r"\}x stands for 10,000,000 paths or more, and 1,048,576 are the most\."
+    ):
+        list(_openfile.expanded("{0..9}{0..999999}x"))
+    with pytest.raises(ps.ArgumentError, match=r"stands for 1,000,000,000,000,000,000 paths or more"):
+        list(_openfile.expanded("{0..999999999999999999}"))

@@ -84,7 +84,8 @@ def from_tfrecord(
 def from_tar(
     paths: Paths,
     *,
-    fields: Sequence[str] | None = None,
+    fields: Sequence[str] | Mapping[str, str] | None = None,
+    defaults: Mapping[str, bytes | str] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     storage_options: dict[str, Any] | None = None,
     cache: DiskCache | None = None,
@@ -95,6 +96,9 @@ def from_tar(
     `seg.png`. An element is a dict of the fields in lower case, uint8 of shape `(None,)`, and of the key as
     `"__key__"`. Decode the fields in `map`.
 
+    Two members of one name in a sample are an error, as in WebDataset (`duplicate file name in tar file`). Each file
+    has samples of its own: one key at the end of a file and at the start of the next is two samples, as in open_clip.
+
     Reads the headers of the first sample, and all headers when the length is first needed. The result is kept in a
     hidden file beside each, or in `$XDG_CACHE_HOME/penstock`, and made again when a file has changed.
 
@@ -102,8 +106,11 @@ def from_tar(
     Memory: 16 bytes a member and its key in each process; 2 MiB and the largest member for each worker.
 
     Args:
-        paths: A path, a pattern (`"train-*.tar"`), a URL (`s3://`, `gs://`, `https://`), or a list of these.
-        fields: The fields to read; None for those of the first sample. Every sample must have them.
+        paths: A path, a pattern (`"train-*.tar"`, `"train-{000..127}.tar"`), a URL (`s3://`, `gs://`, `https://`), or a
+            list of these.
+        fields: The fields to read; None for those of the first sample. `"jpg;png"` is whichever a sample has, the first
+            if it has both; a dict also names it: `{"image": "jpg;png", "text": "txt"}`. Every sample must have one.
+        defaults: What fields have in samples without them, such as `{"txt": b""}`.
         cache_dir: The folder for the results, instead of beside the files.
         storage_options: Options of the client for URLs, as a dict: those of
             [obstore](https://developmentseed.org/obstore) for `s3://`, `gs://`, `az://` and `https://`, such as
@@ -112,9 +119,10 @@ def from_tar(
         cache: Keeps what is read from URLs on a local disk; see `DiskCache`.
 
     Raises:
-        SourceError: A file is missing, compressed, damaged or cut off, or a field is a link or sparse, so that its
-            content lies elsewhere. While reading: a sample lacks a field. Folders, devices, members without a field in
-            their names, and bytes after the end that are no tar file are passed over.
+        SourceError: A file is missing, compressed, damaged or cut off, or has two members of one name in a sample. Or a
+            field is a link or sparse, so that its content lies elsewhere. While reading: a sample lacks a field.
+            Folders, devices, members without a field in their names, and bytes after the end that are no tar file are
+            passed over.
 
     Example:
         >>> import io, tarfile
@@ -125,11 +133,13 @@ def from_tar(
         ...         tar.addfile(member, io.BytesIO(b"7"))
         >>> penstock.from_tar("two.tar", fields=["cls"])[1]
         {'__key__': 'b', 'cls': array([55], dtype=uint8)}
+        >>> penstock.from_tar("two.tar", fields={"label": "class;cls"})[0]
+        {'__key__': 'a', 'label': array([55], dtype=uint8)}
     """
     from penstock.formats import tar
 
     files, folder = _found("from_tar", paths, storage_options, cache, cache_dir)
-    return Dataset(SourceNode(tar.source(files, fields, folder), "from_tar"))
+    return Dataset(SourceNode(tar.source(files, fields, defaults, folder), "from_tar"))
 
 
 def from_parquet(

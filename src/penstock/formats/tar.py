@@ -1,15 +1,16 @@
 """Tar files of samples in WebDataset's form, as a source with random access.
 
 A sample is the consecutive members with one key: the path up to the first dot of its last part. The text after that
-dot is the name of a field. The places of the members are found once, from their headers, and kept (see
-`_recordindex`): 16 bytes a member and its key.
+dot is the name of a field. Two members of one name in a sample are an error, as in WebDataset. Each file has samples of
+its own: one key at the end of a file and at the beginning of the next is two samples, as in open_clip. The places of
+the members are found once, from their headers, and kept (see `_recordindex`): 16 bytes a member and its key.
 """
 
 import io
 import itertools
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, NamedTuple, final
@@ -66,14 +67,24 @@ class TarSource(FilesSource):
     """The samples of tar files, one file after the other. The index is read or made when it is first needed."""
 
     files: tuple[File, ...]
-    given: tuple[str, ...] | None
-    """The requested fields; None for those of the first sample."""
+    given: tuple[tuple[str, tuple[str, ...]], ...] | None
+    """The requested fields, and their names in files, the first of which counts; None for those of the first sample."""
     cache_dir: str | None
+    defaults: tuple[tuple[str, bytes], ...] = ()
+    """What stands in for fields that samples lack."""
 
     @cached_property
+    def names(self) -> dict[str, tuple[str, ...]]:
+        """The names in files of each field of an element."""
+        if self.given is not None:
+            return dict(self.given)
+        first = {name: (name,) for name in self._first_fields()}
+        return first | {name: (name,) for name, _ in self.defaults}
+
+    @property
     def fields(self) -> tuple[str, ...]:
         """The fields of an element."""
-        return self.given if self.given is not None else tuple(self._first_fields())
+        return tuple(self.names)
 
     def _first_fields(self) -> list[str]:
         for file in self.files:
@@ -112,10 +123,10 @@ class TarSource(FilesSource):
     def _columns(self, shard: _recordindex.Arrays, name: str) -> Integers:
         """Returns the columns of the fields of an element; -1 for those that a file lacks."""
         found: list[str] = shard["fields"].tolist()
-        columns = np.full((len(shard[name]), len(self.fields)), -1, np.int64)
-        for number, field in enumerate(self.fields):
-            if field in found:
-                columns[:, number] = shard[name][:, found.index(field)]
+        columns = np.full((len(shard[name]), len(self.names)), -1, np.int64)
+        for number, names in enumerate(self.names.values()):
+            for place in (found.index(each) for each in reversed(names) if each in found):
+                columns[:, number] = np.where(shard["offsets"][:, place] < 0, columns[:, number], shard[name][:, place])
         return columns
 
     @property
@@ -138,6 +149,8 @@ class OpenTarSource(RecordReader):
         super().__init__(source.files, source.ahead_nbytes)
         self._source = source
         self._index = source.index
+        self._defaults = [np.frombuffer(dict(source.defaults).get(name, b""), np.uint8) for name in source.fields]
+        self._is_optional = np.array([name in dict(source.defaults) for name in source.fields], np.bool_)
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests. Members that are neighbours in a file are one read.
@@ -154,32 +167,57 @@ class OpenTarSource(RecordReader):
             rows = np.arange(len(read.arrays[0]))[read.rows]
             for member, start, size in zip(members.tolist(), starts.tolist(), sizes.tolist(), strict=True):
                 element, field = divmod(member, width)
-                read.arrays[1 + field][rows[element]] = data[start : start + size].copy()
+                content = data[start : start + size]
+                if not size and self._index.offsets[read.indices[element], field] < 0:
+                    content = self._defaults[field]
+                read.arrays[1 + field][rows[element]] = content.copy()
 
     def ranges(self, elements: Indices) -> tuple[Integers, Integers, Integers]:
-        offsets = self._index.offsets[elements]
+        offsets, sizes = self._index.offsets[elements], self._index.sizes[elements]
         numbers = np.searchsorted(self._index.bounds, elements, "right") - 1
-        if offsets.size and offsets.min() < 0:
-            row, field = np.argwhere(offsets < 0)[0].tolist()
+        is_missing = offsets < 0
+        if (is_missing & ~self._is_optional).any():
+            row, field = np.argwhere(is_missing & ~self._is_optional)[0].tolist()
             number, sample = placed(self._index.bounds, int(elements[row]))
             shard = self._source.shard(self._source.files[number])
             found = shard["fields"][shard["offsets"][sample] >= 0].tolist()
             raise SourceError(
                 f"{self._source.describe(int(elements[row]))} has no {self._source.fields[field]!r}; it has {found}. "
-                "Every sample needs all fields: name those that all have with fields=[...], or write the file again."
+                "Every sample needs all fields: name those that all have with fields=[...], several of which one is "
+                "there with fields={'image': 'jpg;png'}, or what stands in for it with defaults={'txt': b''}."
             )
-        return np.repeat(numbers, offsets.shape[1]), offsets.ravel(), self._index.sizes[elements].ravel()
+        offsets, sizes = np.where(is_missing, 0, offsets), np.where(is_missing, 0, sizes)
+        return np.repeat(numbers, offsets.shape[1]), offsets.ravel(), sizes.ravel()
 
 
-def source(files: tuple[File, ...], fields: Any, cache_dir: str | None) -> TarSource:
+def source(files: tuple[File, ...], fields: Any, defaults: Any, cache_dir: str | None) -> TarSource:
     """Makes a source from the arguments of `penstock.from_tar`."""
-    if fields is not None:
-        if isinstance(fields, str) or not isinstance(fields, Sequence):
-            raise ArgumentTypeError(f"from_tar(fields=) is a list of names such as 'jpg', got {type_of(fields)}.")
-        if KEY in fields or len(set(fields)) < len(fields):
-            raise ArgumentError(f"from_tar(fields={list(fields)}): each once, and {KEY} comes of itself.")
-        fields = tuple(fields)
-    return TarSource(files, fields, cache_dir)
+    if isinstance(fields, Mapping):
+        named = dict(fields)
+    elif fields is None or (isinstance(fields, Sequence) and not isinstance(fields, str)):
+        named = {name: name for name in fields or ()}
+    else:
+        raise ArgumentTypeError(
+            f"from_tar(fields=) is a list of names such as 'jpg', or a dict such as {{'image': 'jpg;png'}}, got "
+            f"{type_of(fields)}."
+        )
+    if strange := [each for pair in named.items() for each in pair if not isinstance(each, str)]:
+        raise ArgumentTypeError(f"from_tar(fields=) has {strange[0]!r:.80}, and names of fields are text.")
+    if KEY in named or len(named) < len(fields or ()):
+        raise ArgumentError(f"from_tar(fields={list(fields)}): each once, and {KEY} comes of itself.")
+    given = tuple((name, tuple(each.strip() for each in names.split(";"))) for name, names in named.items())
+    if not all(map(all, (names for _, names in given))):
+        raise ArgumentError(f"from_tar(fields={fields!r}) has a name without a letter. Write such as 'jpg;png'.")
+    filled = {name: each.encode() if isinstance(each, str) else each for name, each in dict(defaults or {}).items()}
+    for name, each in filled.items():
+        if not isinstance(each, bytes):
+            raise ArgumentTypeError(
+                f"from_tar(defaults={{{name!r}: ...}}) is what the field has where it is missing, bytes or text, got "
+                f"{type_of(each)}."
+            )
+        if fields is not None and name not in named:
+            raise ArgumentError(f"from_tar(defaults={{{name!r}: ...}}) is no field: fields={list(named)}.")
+    return TarSource(files, None if fields is None else given, cache_dir, tuple(filled.items()))
 
 
 def _members(file: File) -> Iterator[tuple[str, str, int, int]]:
@@ -300,7 +338,10 @@ def _indexed(file: File) -> _recordindex.Arrays:
             keys.append(key)
             seen = set()
         if field in seen:
-            raise SourceError(f"{file.url} has two members {key}.{field} in one sample.")
+            raise SourceError(
+                f"{file.url} has two members {key}.{field} in one sample. One of them would be left out, so write the "
+                "file again with a key of its own for each sample."
+            )
         seen.add(field)
         places.append((len(keys) - 1, fields.setdefault(field, len(fields)), offset, size))
     offsets = np.full((len(keys), len(fields)), -1, np.int64)

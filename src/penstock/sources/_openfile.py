@@ -12,6 +12,7 @@ import glob
 import io
 import itertools
 import os
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -67,6 +68,9 @@ _SCAN_MOST_NBYTES: Final = 4 << 20
 _JUMP_NBYTES: Final = 32 << 10
 # A process may have 1,024 files open by default, and other code needs some.
 _MAX_OPEN: Final = 128
+_MOST_PATHS: Final = 1 << 20
+"""The paths that the braces of one stand for."""
+_BRACES: Final = re.compile(r"\{([0-9]{1,18}\.\.[0-9]{1,18}|[^{},]*(?:,[^{},]*)+)\}")
 # The kernel cuts an announcement to the device's readahead, and drops the rest.
 _ADVICE_NBYTES: Final = 128 << 10
 
@@ -167,7 +171,8 @@ class File:
 def find(verb: str, paths: Any, storage_options: Any = None, cache: Any = None) -> tuple[File, ...]:
     """Returns the files of a path, a glob pattern, a URL, or a list of these.
 
-    The files of a pattern are sorted by name. Otherwise the given order holds. Lists directories, but reads no file.
+    The files of a pattern are sorted by name. Otherwise the given order holds. Braces are several paths, as `expanded`
+    says. Lists directories, but reads no file.
 
     Raises:
         ArgumentTypeError: An item is not a path.
@@ -183,7 +188,8 @@ def find(verb: str, paths: Any, storage_options: Any = None, cache: Any = None) 
     for each in several:
         if not isinstance(each, (str, os.PathLike)):
             raise ArgumentTypeError(f"{verb}() needs paths, got {no_path(each)}")
-        found += _matches(os.fspath(each), options)
+        for path in expanded(os.fspath(each)):
+            found += _matches(path, options)
     if not found:
         raise ArgumentError(f"{verb}() got no files.")
 
@@ -686,6 +692,33 @@ class _Scan(_FileStream):
         memoryview(buffer).cast("B")[: len(some)] = some
         self._at += len(some)
         return len(some)
+
+
+def expanded(path: str) -> Iterator[str]:
+    """Yields the paths that braces stand for, as in a shell: `{000..127}` and `{train,val}`, the last ones fastest.
+
+    Numbers have the digits of the longer of the two, if one of these begins with a 0 before others. A file of this very
+    name is meant alone.
+
+    Raises:
+        ArgumentError: They are more than `_MOST_PATHS`.
+    """
+    parts = _BRACES.split(path)
+    if len(parts) == 1 or (not is_remote(path) and os.path.exists(path)):
+        yield path
+        return
+    choices, count = [], 1
+    for each in parts[1::2]:
+        first, dots, last = each.partition("..")
+        is_padded = any(len(number) > 1 and number[0] == "0" for number in (first, last))
+        width = max(len(first), len(last)) if is_padded else 0
+        step = 1 if not dots or int(first) <= int(last) else -1
+        some = range(int(first), int(last) + step, step) if dots else each.split(",")
+        if (count := count * len(some)) > _MOST_PATHS:
+            raise ArgumentError(f"{path} stands for {count:,} paths or more, and {_MOST_PATHS:,} are the most.")
+        choices.append([f"{number:0{width}}" if dots else number for number in some])
+    for chosen in itertools.product(*choices):
+        yield "".join(itertools.chain(*zip(parts[::2], [*chosen, ""], strict=True)))
 
 
 def _matches(path: str, options: StorageOptions | None) -> Sequence[File | str]:
