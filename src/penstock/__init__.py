@@ -110,6 +110,7 @@ if _typing.TYPE_CHECKING:  # at run time `__getattr__` imports these when they a
     )
     from penstock.formats._repack import repack as repack
     from penstock.formats.files import from_files as from_files
+    from penstock.formats.megatron import from_megatron as from_megatron
 
 __version__ = "0.1.0"
 

@@ -464,6 +464,18 @@ LABELS = Format(
     is_text=True,
 )
 
+
+def _megatron(folder: Path) -> None:
+    lengths, tokens = np.arange(COUNT, dtype="<i4"), np.arange(COUNT * (COUNT - 1) // 2, dtype="<u2")
+    starts = (np.cumsum(lengths) - lengths).astype("<i8") * 2
+    head = struct.pack("<9sQBQQ", b"MMIDIDX", 1, 8, COUNT, 2)
+    documents = np.array([0, COUNT], "<i8")
+    (folder / "c.idx").write_bytes(head + lengths.tobytes() + starts.tobytes() + documents.tobytes())
+    tokens.tofile(folder / "c.bin")
+
+
+MEGATRON = Format({"uint16": _megatron}, lambda folder: ps.from_megatron(folder / "c"))
+
 # ---------------------------------------------------------------------------------------------- images
 
 
@@ -701,6 +713,7 @@ FORMATS: dict[str, Format] = {
     "text": TEXT,
     "files": FILES,
     "labels": LABELS,
+    "megatron": MEGATRON,
     **IMAGES,
     "cache": CACHE,
     "materialized": MATERIALIZED,

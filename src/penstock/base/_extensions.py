@@ -34,6 +34,8 @@ IMAGE: Final = "penstock.image"
 _RECORDS: Final = (
     "from_arrow", "from_csv", "from_jsonl", "from_parquet", "from_tar", "from_text", "from_tfrecord", "write_tfrecord",
 )  # fmt: skip
+_FORMATS: Final = ("files", "megatron")
+"""Formats whose function stands beside their source."""
 _DISTORTIONS: Final = (
     "Distortion", "Mixing", "blur", "brightness", "compose", "contrast", "crop", "cut_mix", "elastic",
     "erase", "exactly", "flip", "frozen", "grayscale", "hue", "mix_up", "noise", "normalize", "one_hot",
@@ -42,7 +44,7 @@ _DISTORTIONS: Final = (
 )  # fmt: skip
 OWN: Final[Mapping[str, Mapping[str, str]]] = {
     SOURCES: {name: f"penstock.formats._records:{name}" for name in _RECORDS}
-    | {"from_files": "penstock.formats.files:from_files"}
+    | {f"from_{name}": f"penstock.formats.{name}:from_{name}" for name in _FORMATS}
     | {"from_etlcdb": "penstock.formats._records:from_etlcdb", "repack": "penstock.formats._repack:repack"},
     OBJECTS: {"datasets": "penstock.formats._records:source_of"},
     EXECUTORS: {"ray": "penstock.ray._kind:KIND"},
