@@ -5,7 +5,7 @@ import itertools
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -89,7 +89,7 @@ def from_npy(
         else:
             made = files.FileSource(replace(npy.describe(leaf), mapped=mapped))
         nodes.append(SourceNode(made, "from_npy"))
-    return _side_by_side("from_npy", nodes, structure)
+    return side_by_side("from_npy", nodes, structure)
 
 
 def from_arrays(tree: Tree) -> Dataset:
@@ -125,7 +125,7 @@ def from_arrays(tree: Tree) -> Dataset:
     nodes: list[Node] = [
         SourceNode(_array_source(leaf, place), "from_arrays") for leaf, place in _pairs(leaves, structure)
     ]
-    return _side_by_side("from_arrays", nodes, structure)
+    return side_by_side("from_arrays", nodes, structure)
 
 
 def from_hdf5(
@@ -170,7 +170,7 @@ def from_hdf5(
         require_order("from_hdf5(names=)", names, "Give a list.")
         sources = hdf5.selected(file, os.fspath(path), names, folder_of("from_hdf5", files_in))
     leaves, structure = _tree.flatten(sources[names] if isinstance(names, str) else sources)
-    return _side_by_side("from_hdf5", [SourceNode(each, "from_hdf5") for each in leaves], structure)
+    return side_by_side("from_hdf5", [SourceNode(each, "from_hdf5") for each in leaves], structure)
 
 
 def folder_of(verb: str, files_in: Any) -> str | None:
@@ -416,7 +416,7 @@ def zip(tree: Tree) -> Dataset:
     leaves, structure = _tree.flatten(tree)
     if not leaves:
         raise ArgumentError("zip() got no datasets.")
-    return _side_by_side("zip", _nodes("zip", leaves), structure)
+    return side_by_side("zip", _nodes("zip", leaves), structure)
 
 
 def concatenate(datasets: Iterable[Dataset]) -> Dataset:
@@ -590,7 +590,12 @@ def _nodes(verb: str, datasets: Iterable[Any]) -> list[Node]:
     return [each._node for each in datasets]
 
 
-def _side_by_side(verb: str, nodes: list[Node], structure: _tree.Structure) -> Dataset:
+def side_by_side(verb: str, nodes: Sequence[Node], structure: _tree.Structure) -> Dataset:
+    """Makes a dataset of trees, of one node for each leaf.
+
+    Raises:
+        ArgumentError: There are none, or lengths differ; all are listed.
+    """
     if not nodes:
         raise ArgumentError(f"{verb}() got an empty tree, so there are no elements.")
     lengths = [node.length for node in nodes]

@@ -15,7 +15,7 @@ from penstock.lower._batches import ParallelProgram
 from penstock.lower._program import Unit
 from penstock.run import _choose as _choice
 from penstock.run.pool._payload import pack, unpack
-from penstock.sources import _fetch, _openfile, _remote, images
+from penstock.sources import _fetch, _openfile, _remote, _wholefiles
 
 fsspec = pytest.importorskip("fsspec")
 from tests.servers import WebFileSystem, serving  # noqa: E402
@@ -523,7 +523,7 @@ def test_pictures_of_a_unit_are_fetched_at_once(server, monkeypatch):
     pictures = [np.full((4, 4, 3), number, np.uint8) for number in range(5)]
     for number, picture in enumerate(pictures):
         server.files[f"{number}.png"] = cv2.imencode(".png", picture)[1].tobytes()
-    monkeypatch.setattr(images, "_FETCHED_COUNT", 3)
+    monkeypatch.setattr(_wholefiles, "_FETCHED_COUNT", 3)
     ds = ps.from_image_files([url_of(server, f"{number}.png") for number in range(5)], image_size=(4, 4))
     server.begin_with(lambda number, headers: 503 if number == 1 else None)
     np.testing.assert_array_equal(ds.batch(5)[0], pictures)

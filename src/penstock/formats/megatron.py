@@ -65,7 +65,7 @@ def from_megatron(
         array([8, 9], dtype=uint16)
     """
     several = [paths] if isinstance(paths, (str, os.PathLike)) else paths
-    if not isinstance(several, Iterable) or isinstance(several, bytes):
+    if not isinstance(several, Iterable):
         raise ArgumentTypeError(f"from_megatron() needs a path, a pattern or a list of paths, got {no_path(paths)}")
     require_order("from_megatron()", several, "Give a list, such as sorted(paths).")
     files = _openfile.find("from_megatron", [_ending(each, ".bin") for each in several], storage_options, cache)

@@ -74,12 +74,11 @@ class TarSource(FilesSource):
     """What stands in for fields that samples lack."""
 
     @cached_property
-    def names(self) -> dict[str, tuple[str, ...]]:
+    def names(self) -> Mapping[str, tuple[str, ...]]:
         """The names in files of each field of an element."""
         if self.given is not None:
             return dict(self.given)
-        first = {name: (name,) for name in self._first_fields()}
-        return first | {name: (name,) for name, _ in self.defaults}
+        return {name: (name,) for name in (*self._first_fields(), *dict(self.defaults))}
 
     @property
     def fields(self) -> tuple[str, ...]:

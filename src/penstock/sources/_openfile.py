@@ -713,10 +713,11 @@ def expanded(path: str) -> Iterator[str]:
         is_padded = any(len(number) > 1 and number[0] == "0" for number in (first, last))
         width = max(len(first), len(last)) if is_padded else 0
         step = 1 if not dots or int(first) <= int(last) else -1
-        some = range(int(first), int(last) + step, step) if dots else each.split(",")
-        if (count := count * len(some)) > _MOST_PATHS:
+        numbers = range(int(first), int(last) + step, step) if dots else range(0)
+        words = [] if dots else each.split(",")
+        if (count := count * (len(numbers) + len(words))) > _MOST_PATHS:
             raise ArgumentError(f"{path} stands for {count:,} paths or more, and {_MOST_PATHS:,} are the most.")
-        choices.append([f"{number:0{width}}" if dots else number for number in some])
+        choices.append(words + [f"{number:0{width}}" for number in numbers])
     for chosen in itertools.product(*choices):
         yield "".join(itertools.chain(*zip(parts[::2], [*chosen, ""], strict=True)))
 
