@@ -227,7 +227,9 @@ def test_chunks_that_are_pickles_are_refused(codecs, tmp_path, monkeypatch):
     about = {"zarr_format": 2, "shape": [1], "chunks": [1], "dtype": "|O", "fill_value": None, "order": "C"}
     Path("a.zarr/.zarray").write_text(json.dumps({**about, "filters": filters, "compressor": compressor}))
     Path("a.zarr/0").write_bytes(pickle.dumps(Evil()))
-    with pytest.raises(ps.SourceError, match=r"a\.zarr/ has chunks that are pickles, which run whatever code"):
+    with pytest.raises(
+        ps.SourceError, match=r"a\.zarr/ has chunks that are pickles, .* run whatever code .*write it again as num"
+    ):
         ps.from_arrays(zarr.open_array("a.zarr", mode="r"))
     assert os.listdir() == ["a.zarr"]
 

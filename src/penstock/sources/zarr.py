@@ -146,7 +146,8 @@ def _require_no_code(array: Any) -> None:
     if any(getattr(each, "codec_id", "") == "pickle" for each in codecs):
         raise SourceError(
             f"{array.store}/{array.path} has chunks that are pickles, which run whatever code they contain when they "
-            "are read. Write the array again without that codec."
+            "are read. If you trust it, read it once by zarr alone, array[...], and write it again as numbers, or as "
+            "text of dtype str."
         )
 
 
