@@ -549,3 +549,30 @@ def test_a_row_group_is_one_request(server, tmp_path):
     # It is looked at once, and its footer is read; the request that failed is made again.
     assert len([each for each in server.requests if each[0] == "HEAD"]) == 1
     assert len(server.requests) <= 1 + 2 + 9 + 1
+
+
+def test_files_of_the_hub_of_hugging_face_are_found_and_read_as_others(monkeypatch, tmp_path):
+    """A file system in memory stands for that of `huggingface_hub`, which fsspec finds by the protocol."""
+    fsspec = pytest.importorskip("fsspec")
+    from fsspec.implementations.memory import MemoryFileSystem
+    from fsspec.registry import _registry
+
+    class Hub(MemoryFileSystem):
+        protocol = "hf"
+        store = {}  # noqa: RUF012  # as in the base class
+        pseudo_dirs = [""]  # noqa: RUF012
+
+        @classmethod
+        def _strip_protocol(cls, path):
+            return super()._strip_protocol(path.removeprefix("hf:/"))
+
+    monkeypatch.setitem(_registry, "hf", Hub)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    hub = fsspec.filesystem("hf", skip_instance_cache=True)
+    for number in range(3):
+        hub.pipe(f"/datasets/me/words/{number}.txt", b"%d\n" % number)
+    url = "hf://datasets/me/words/{0..2}.txt"
+    assert [each["bytes"].tobytes() for each in ps.from_files(url)] == [b"0\n", b"1\n", b"2\n"]
+    assert list(ps.from_text("hf://datasets/me/words/*.txt")) == ["0", "1", "2"]
+    with pytest.raises(ps.SourceError, match=r"hf://datasets/me/words/9\.txt cannot be read"):
+        ps.from_files("hf://datasets/me/words/9.txt")
