@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base._errors import PenstockError, SpecError
+from penstock.base._printable import printable
 from penstock.base._random import seeded_globals
 from penstock.base._spec import Spec
 from penstock.base._tree import Tree
@@ -68,7 +69,7 @@ class Gather:
                 if not isinstance(error, PenstockError):
                     # The error of a user's own source does not say which elements were requested.
                     indices = np.concatenate([read.indices for read in reads])
-                    first = source.describe(int(indices[0])) if len(indices) else "none"
+                    first = printable(source.describe(int(indices[0]))) if len(indices) else "none"
                     error.add_note(f"A source raised it, asked for {length_text(len(indices))}, first {first}.")
                 raise
             if (times := wanted[0][1].status.times) is None:  # all readers are of one worker

@@ -423,7 +423,9 @@ def _is_one_of(error: BaseException, module: str, names: tuple[str, ...]) -> boo
 def _status(error: BaseException) -> int | None:
     """Returns the HTTP status in an exception; None if there is none."""
     response = getattr(error, "response", None)
-    found = [getattr(holder, name, None) for holder in (error, response) for name in ("status", "status_code", "code")]
+    found = [getattr(holder, name, None) for holder in (error, response) for name in ("status", "status_code")]
+    if found.count(None) == len(found):  # aiohttp warns of its `code`
+        found += [getattr(holder, "code", None) for holder in (error, response)]
     if isinstance(response, dict):  # botocore's
         found.append(response.get("ResponseMetadata", {}).get("HTTPStatusCode"))
     numbers = [int(str(each)) for each in found if str(each).isdecimal()]
