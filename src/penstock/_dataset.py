@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from penstock._caching import cached, materialized, settled
 from penstock._check import EXECUTORS, CheckResult, check
+from penstock._join import On, groups_of, joined
 from penstock._labels import Labels, labels_of
 from penstock._loader import OPTIONS, Loader, LoaderOptions
 from penstock._reduce import reduced
@@ -1233,6 +1234,78 @@ class Dataset(NoArray):
         every = [each for name in node.spec.tree for each in offsets.get(name, (0,))]
         anchors = Anchors(bounds, shift, total if total == math.inf else count, min(every), max(every))
         return Dataset(around(node, offsets, anchors, pads))
+
+    def group_by(self, key: "Labels") -> "Dataset":
+        """Makes one element of all elements that have the same label, wherever they stand.
+
+        A leaf of shape `(3,)` becomes `(None, 3)`, as long as its group. Groups come in the order of their first
+        elements, and elements in their own order. If elements are dicts and `key` is a name, that value stays a single
+        one: it is the same in the whole group, and `join` finds the group by it. `padded_batch` makes batches of
+        groups.
+
+        Random access: kept, and needed. Order: kept. Memory: 8 bytes a group; 8 bytes an element in each process, where
+        elements of one group do not stand together; and a place for the largest group, in each slot or worker.
+
+        Args:
+            key: The key or place of a leaf that is the label, which is read now, in blocks, and where a source can do
+                so without the others; or a label an element, `(n,)`.
+
+        Raises:
+            ArgumentError: Labels are of another number, or there is no such leaf; or a shuffle before it changes the
+                order in each epoch.
+            ArgumentTypeError: It is a stream.
+            SpecError: When the spec is first needed: elements do not have one shape.
+
+        Example:
+            >>> visits = penstock.from_arrays({"user": np.array([7, 9, 7]), "page": np.array([1, 2, 3])})
+            >>> [(int(one["user"]), one["page"].tolist()) for one in visits.group_by("user")]
+            [(7, [1, 3]), (9, [2])]
+        """
+        self._require_random("group_by()", "Bring neighbours together in the generator")
+        self._require_finite("group_by", "Use take(n) first.")
+        caution_windows(self._node, "group_by()")
+        return Dataset(groups_of(self._node, key))
+
+    def join(self, other: "Dataset", on: On, *, how: Literal["left", "inner"] = "left", fill: Any = None) -> "Dataset":
+        """Adds the values of the element of another dataset that has the same key.
+
+        Elements of both are dicts. The key of an element of `other` comes once; here it may come often. Values of the
+        other element are added, without its key, and read by random access when they are needed. For several elements
+        with one key, join their group: `other.group_by("user")`.
+
+        Random access: kept, and needed in both. Order: kept. Memory: 8 bytes an element in each process, or 16 with
+        `how="inner"`; while it is called, the keys of both.
+
+        Args:
+            other: The other dataset. What is random in it is drawn anew each epoch, but its order must stay.
+            on: The name of the key; several names, where one value is no key; or names here and there,
+                `{"user": "id"}`. Keys are integers, bools, text or bytes. They are read now, in blocks, and where a
+                source can do so without the other leaves.
+            how: "inner" leaves out elements whose key the other dataset lacks.
+            fill: The values where the other dataset lacks the key: one for all leaves, or by name,
+                `{"age": -1, "name": "nobody"}`; 0 and empty text for names that it lacks. Axes of any size are empty
+                then. Without it, such a key is an error.
+
+        Raises:
+            ArgumentError: The other dataset lacks a key, or has one twice; keys are of unlike kinds, or no keys; there
+                is no such name, or both have it; the length of one is unknown, or a shuffle changes its order in each
+                epoch.
+            ArgumentTypeError: `other` is no dataset, one of the two is a stream, or `on` is no name.
+
+        Example:
+            >>> visits = penstock.from_arrays({"user": np.array([7, 9, 7]), "page": np.array([1, 2, 3])})
+            >>> users = penstock.from_arrays({"id": np.array([9, 7]), "age": np.array([30, 40])})
+            >>> [int(one["age"]) for one in visits.join(users, on={"user": "id"})]
+            [40, 30, 40]
+        """
+        if not isinstance(other, Dataset):
+            raise ArgumentTypeError(
+                f"join() takes another dataset, got {type_of(other)}: from_arrays({{...}}) makes one."
+            )
+        for each in (self, other):
+            each._require_random("join()", "Look keys up in a map(): lambda x: table[x['key']]")
+            each._require_finite("join", "Use take(n) first, or join() before repeat().")
+        return Dataset(joined(self._node, other._node, on, how, fill))
 
     # Keeping.
 

@@ -27,6 +27,11 @@ class Pick(Select):
         """Whether an element comes several times."""
         return len(np.unique(self.positions)) < len(self.positions)
 
+    @property
+    def takes_each_once(self) -> bool:  # type: ignore[override]
+        """If none comes again, and none is left out."""
+        return super().takes_each_once and not self.has_twins
+
     @cached_property
     def overlap(self) -> Overlap:
         """An element that comes twice shares its data with itself."""

@@ -282,7 +282,8 @@ def shuffled(count: int, seed: int, window: int, epoch: int) -> list[int]:
 def _cache(draw: st.DrawFn, p: Plan) -> Plan | None:
     if p.depth or p.dataset._node.randomness.reorders or p.dataset.length == math.inf:
         return None
-    limit = draw(st.sampled_from([100, 1 << 20] + [1, 1000, None] * (not p.is_stream)))
+    is_known = not p.is_stream and all(leaf.is_bounded for leaf in p.specs)
+    limit = draw(st.sampled_from([100, 1 << 20] + [1, 1000] * (not p.is_stream) + [None] * is_known))
     return p.then(p.dataset.cache(limit=limit), lambda epoch: p.elements(0))
 
 
@@ -396,6 +397,61 @@ def _alike_together(offsets: dict[str, list[int]]) -> list[str]:
     return [
         name for each in dict.fromkeys(map(tuple, offsets.values())) for name in offsets if (*offsets[name],) == each
     ]
+
+
+def _group_by(draw: st.DrawFn, p: Plan) -> Plan | None:
+    if p.is_stream or not p.is_uniform:
+        return None
+    count = len(p)
+    labels: Any = np.array(draw(st.lists(st.integers(0, 3), min_size=count, max_size=count)), np.int64)
+    if draw(st.booleans()) or p.dataset._node.randomness.reorders:  # by position
+
+        def positional(epoch: int) -> list[Tree]:
+            return [_stacked(group) for group in _groups(p.elements(epoch), labels.tolist())]
+
+        return p.then(p.dataset.group_by(labels), positional)
+    dataset = zip_of({"key": from_arrays(labels), "x": p.dataset}).group_by("key")
+
+    def elements(epoch: int) -> list[Tree]:
+        groups = _groups(p.elements(epoch), labels.tolist())
+        keys = dict.fromkeys(labels.tolist())
+        return [{"key": np.int64(key), "x": _stacked(group)} for key, group in zip(keys, groups, strict=True)]
+
+    return p.then(dataset, elements)
+
+
+def _join(draw: st.DrawFn, p: Plan) -> Plan | None:
+    q = _part(draw, p)
+    # Keys beside what draws numbers are read with it, by processes, which takes half a second.
+    if p.is_stream or p.depth or p.dataset._node.randomness.reorders or q.depth or q.dataset._node.randomness.reorders:
+        return None
+    here = draw(st.lists(st.integers(0, 9), min_size=len(p), max_size=len(p)))
+    there = draw(st.permutations(range(10)))[: len(q)]
+    left = zip_of({"key": from_arrays(np.array(here, np.uint8)), "x": p.dataset})
+    right = zip_of({"id": from_arrays(np.array(there, np.int64)), "y": q.dataset})
+    kept = [key in there for key in here]
+    how: Any = draw(st.sampled_from(["inner", "left"]))
+    fill = draw(st.sampled_from([0, {"y": 1}])) if how == "left" and not all(kept) else None
+
+    def elements(epoch: int) -> list[Tree]:
+        values, others = p.elements(epoch), dict(zip(there, q.elements(epoch), strict=False))
+        return [
+            {"key": np.uint8(key), "x": x, "y": others[key] if key in others else _blank(q, fill)}
+            for key, x in zip(here, values, strict=True)
+            if key in others or fill is not None
+        ]
+
+    return p.then(left.join(right, {"key": "id"}, how=how, fill=fill), elements)
+
+
+def _blank(q: Plan, fill: Any) -> Tree:
+    """An element of one value, empty along axes of any size."""
+    value = 1 if fill else 0
+    leaves = [
+        np.full([size or 0 for size in leaf.shape], value, leaf.dtype)[()] if leaf.dtype.itemsize else ""
+        for leaf in q.specs
+    ]
+    return Spec.of(q.dataset.element_spec).structure.unflatten(leaves)
 
 
 def _sample(draw: st.DrawFn, p: Plan) -> Plan | None:
@@ -693,11 +749,11 @@ COMMON: list[Verb] = [
 ]  # fmt: skip
 VERBS: list[Verb] = [
     *COMMON, _map, _batch_and_unbatch, _picked, _split, _zip, _batches_of_two_sizes, _sample, _pack, _windows_by_name,
-    _per_class, _side_by_side, _ragged,
+    _per_class, _side_by_side, _ragged, _group_by, _join,
 ]  # fmt: skip
 MOVES: list[Verb] = [
     _cast, _slice, _take, _skip, _shard, _repeat, _shuffle, _batch, _unbatch, _windows, _concatenate, _interleave, _zip,
-    _batches_of_two_sizes, _select, _windows_by_name, _per_class, _mix, _side_by_side,
+    _batches_of_two_sizes, _select, _windows_by_name, _per_class, _mix, _side_by_side, _group_by,
 ]  # fmt: skip
 """Verbs that only move bytes. Plans of these alone are executed by the copy engine."""
 

@@ -1,0 +1,86 @@
+"""All elements that have one label as one element: `group_by`."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from penstock.base._spec import Spec
+from penstock.memory._rows import Indices, Rows
+from penstock.plan._batch import require_one_shape
+from penstock.plan._index import mark_of
+from penstock.plan._node import ClearAfter, Demand, Memory, OneInput
+from penstock.plan._reader import Gather, Reader
+
+
+@dataclass(frozen=True, eq=False)
+class Group(OneInput):
+    """Element `i` is the input's elements `[bounds[i], bounds[i + 1])`, stacked. Groups are of any sizes."""
+
+    bounds: Indices
+
+    verb = "group_by"
+    label = "group_by(...)"
+    moves = True
+    stacks = 1
+    treats_leaves_alike = True
+    takes_each_once = True
+    batch_size = 1
+
+    def settings(self) -> dict[str, Any]:
+        """Where groups lie."""
+        return {"groups": mark_of(self.bounds)}
+
+    @property
+    def length(self) -> int:
+        """The number of groups."""
+        return len(self.bounds) - 1
+
+    @cached_property
+    def largest(self) -> int:
+        """The number of elements in the largest group."""
+        return int(np.diff(self.bounds).max(initial=0))
+
+    @cached_property
+    def spec(self) -> Spec:
+        """The input's, stacked; a place is as large as the largest group."""
+        require_one_shape(self.label, self.source.spec)
+        is_exact = bool((np.diff(self.bounds) == self.largest).all())
+        return self.source.spec.stacked(self.largest, exact=is_exact)
+
+    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
+        """The elements of each group, in order."""
+        return [Demand(0, epoch, self._members(indices)[0])]
+
+    def _members(self, indices: Indices) -> tuple[Indices, Indices]:
+        """The elements of some groups, and the place of each among `len(indices) * largest` rows."""
+        sizes = self.bounds[indices + 1] - self.bounds[indices]
+        number = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        first = np.repeat(self.bounds[indices], sizes)
+        return first + number, np.repeat(np.arange(len(indices)) * self.largest, sizes) + number
+
+    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
+        """Elements go straight to their places in their group."""
+        members, places = self._members(indices)
+        reader.inputs[0].fill(epoch, members, out.unstacked(self.largest, places), gather)
+        if any(extent is not None for extent in out.extents):
+            out.set_filled(self.bounds[indices + 1] - self.bounds[indices])
+
+    def part_count(self, epoch: int, index: int) -> int:
+        """Its number of elements."""
+        return int(self.bounds[index + 1] - self.bounds[index])
+
+    def fill_parts(self, reader: Reader, epoch: int, index: int, parts: Indices, out: Rows, gather: Gather) -> None:
+        """Some of the elements of one group."""
+        reader.inputs[0].fill(epoch, parts + self.bounds[index], out, gather)
+
+    def clear_after(self, index: int, ask: ClearAfter) -> int:
+        """The first group whose elements are all clear of this one's."""
+        return max(index + 1, int(np.searchsorted(self.bounds, ask(self.source, int(self.bounds[index + 1]) - 1))))
+
+    @property
+    def memory(self) -> Memory:
+        """Where groups lie."""
+        return Memory(kept_nbytes=self.bounds.nbytes)

@@ -1,0 +1,175 @@
+"""`join` adds values of another dataset with the same key; `group_by` makes one element of those with one label."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.testing import assert_same
+
+USERS = {"id": np.array([9, 7, 1]), "age": np.array([30, 40, 50], np.int16)}
+VISITS = {"user": np.array([7, 9, 7, 5], np.uint64), "page": np.arange(8).reshape(4, 2)}
+
+
+def users() -> ps.Dataset:
+    return ps.from_arrays(USERS)
+
+
+def visits() -> ps.Dataset:
+    return ps.from_arrays(VISITS)
+
+
+ON = {"user": "id"}
+
+
+def test_a_key_that_is_missing_is_an_error_that_names_it() -> None:
+    message = "join(on={'user': 'id'}): element 3 has the key 5, which no element of the other dataset has"
+    with pytest.raises(ps.ArgumentError, match=re.escape(message)):
+        visits().join(users(), ON)
+
+
+def test_an_inner_join_leaves_out_what_has_no_partner() -> None:
+    joined = visits().join(users(), ON, how="inner")
+    assert [(int(x["user"]), int(x["age"])) for x in joined] == [(7, 40), (9, 30), (7, 40)]
+    assert (len(joined), joined.access) == (3, "random")
+
+
+@pytest.mark.parametrize(("fill", "age"), [(-1, -1), ({"age": 5}, 5), ({}, 0)])
+def test_a_fill_stands_where_the_key_is_missing(fill: Any, age: int) -> None:
+    joined = visits().join(users(), ON, fill=fill)
+    assert [int(x["age"]) for x in joined] == [40, 30, 40, age]
+    assert joined.element_spec["age"] == ps.ArraySpec((), "int16")
+    with joined.shuffle(1).batch(3).loader("threads") as loader:
+        assert sorted(np.concatenate([batch["age"] for batch in loader]).tolist()) == sorted([40, 30, 40, age])
+
+
+def test_text_and_rows_of_any_size_are_empty_where_the_key_is_missing() -> None:
+    named = users().map(lambda x: {**x, "name": f"n{x['age']}", "rows": np.ones(int(x["id"]))})
+    named = ps.zip({"id": users().select("id").map(lambda x: x["id"]), "of": named.map(lambda x: (x["name"], 1))})
+    assert visits().join(named, ON, fill=0)[3]["of"] == ("", 0)
+    with pytest.raises(ps.ArgumentError, match=r"join\(fill=...\): 'age' is \(\) int16, which cannot hold 70000"):
+        visits().join(users(), ON, fill=70_000)
+    with pytest.raises(ps.ArgumentError, match=r"the other dataset has no 'agee'; it has \['age'\]"):
+        visits().join(users(), ON, fill={"agee": 1})
+
+
+def test_a_group_is_joined_by_its_key_and_is_empty_where_there_is_none() -> None:
+    joined = users().rename({"id": "user"}).join(visits().group_by("user"), "user", fill=0)
+    assert [x["page"].tolist() for x in joined] == [[[2, 3]], [[0, 1], [4, 5]], []]
+    assert joined[2]["page"].shape == (0, 2)
+
+
+@pytest.mark.parametrize("dtypes", [("int64", "uint64"), ("U3", "U9"), ("S3", "S9"), ("bool", "bool")])
+def test_keys_of_one_kind_are_the_same_whatever_their_width(dtypes: tuple[str, str]) -> None:
+    keys = np.array([1, 0])
+    left, right = (
+        ps.from_arrays({"k": keys.astype(dtype), name: keys}) for dtype, name in zip(dtypes, "xy", strict=True)
+    )
+    assert [int(x["y"]) for x in left.join(right, "k")] == [1, 0]
+
+
+def test_large_integers_stay_apart() -> None:
+    left = ps.from_arrays({"k": np.array([2**53 + 1, 2**53]), "x": np.arange(2)})
+    right = ps.from_arrays({"k": np.array([2**53, 2**53 + 1], np.uint64), "y": np.arange(2)})
+    assert [int(x["y"]) for x in left.join(right, "k")] == [1, 0]
+
+
+def test_several_values_make_a_key() -> None:
+    left = ps.from_arrays({"a": np.array([0, 0, 1, 1]), "b": np.array(list("xyxy")), "n": np.arange(4)})
+    right = ps.from_arrays({"b": np.array(list("xyxy")), "a": np.array([1, 1, 0, 0]), "m": np.arange(4) * 10})
+    assert [int(x["m"]) for x in left.join(right, ["a", "b"])] == [20, 30, 0, 10]
+    with pytest.raises(ps.ArgumentError, match=r"element 0 has the key \(0, 'x'\), which no element"):
+        left.join(right.take(2), ["a", "b"])
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "a key that comes twice": (
+        lambda: users().join(visits(), {"id": "user"}),
+        "elements 0 and 2 of the other dataset have the same key, 7",
+    ),
+    "keys of unlike kinds": (
+        lambda: visits().join(users().map(lambda x: {**x, "id": str(x["id"])}), ON),
+        "keys are integers here and text in the other dataset",
+    ),
+    "keys that are floats": (lambda: visits().cast({"user": "float64", "page": "int64"}).join(users(), ON), "keys are"),
+    "a name that both have": (
+        lambda: visits().join(users().rename({"age": "page"}), ON),
+        "both have 'page'. Rename one",
+    ),
+    "no such name": (lambda: visits().join(users(), "id"), "elements have no 'id'; they have ['user', 'page']"),
+    "no such name there": (lambda: visits().join(users(), "user"), "the others have no 'user'"),
+    "nothing but the key": (lambda: visits().join(users().select("id"), ON), "nothing but the key"),
+    "elements that are no dicts": (lambda: visits().join(ps.range(3), ON), "the others are () int64. Make dicts"),
+    "another how": (lambda: visits().join(users(), ON, how="outer"), "join(how='outer'): it is 'left' or 'inner'"),
+    "a fill that nothing needs": (lambda: visits().join(users(), ON, how="inner", fill=0), "an inner join leaves out"),
+    "an order that changes": (lambda: visits().shuffle(1).join(users(), ON), "a shuffle before it changes the order"),
+    "an order that changes there": (lambda: visits().join(users().shuffle(1), ON), "of the other dataset reads"),
+    "an endless one": (lambda: visits().repeat().join(users(), ON), "join() needs a known number of elements"),
+    "a key twice in on": (lambda: visits().join(users(), {"user": "id", "page": "id"}), "the other dataset twice"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "said"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_joined_is_refused_with_the_reason(make: Any, said: str) -> None:
+    with pytest.raises(ps.ArgumentError, match=re.escape(said)):
+        make()
+
+
+@pytest.mark.parametrize("on", [3, [], ["user", 1], None])
+def test_on_is_a_name_or_several(on: Any) -> None:
+    with pytest.raises(ps.ArgumentTypeError, match=r"join\(on="):
+        visits().join(users(), on)
+
+
+def test_streams_and_other_objects_are_no_partners() -> None:
+    with pytest.raises(ps.ArgumentTypeError, match=r"join\(\) needs random access"):
+        visits().join(users().filter(lambda x: True), ON)
+    with pytest.raises(ps.ArgumentTypeError, match=r"join\(\) takes another dataset, got a dict"):
+        visits().join({9: 1}, ON)  # type: ignore[arg-type]
+
+
+def test_a_join_may_be_split_where_partners_are_shared() -> None:
+    train, test = visits().join(users(), ON, how="inner").split(2, 1)
+    assert (int(train[0]["age"]), int(test[0]["age"])) == (40, 40)
+
+
+def test_groups_come_by_their_first_elements() -> None:
+    (seven, nine, five) = visits().group_by("user")
+    assert_same(seven, {"user": np.uint64(7), "page": np.array([[0, 1], [4, 5]])})
+    assert_same(nine, {"user": np.uint64(9), "page": np.array([[2, 3]])})
+    assert_same(five, {"user": np.uint64(5), "page": np.array([[6, 7]])})
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+def test_groups_are_padded_into_batches(executor: Any) -> None:
+    grouped = visits().group_by("user").shuffle(2).padded_batch(3)
+    with grouped.loader(executor) as loader:
+        (batch,) = loader
+    order = batch["user"].tolist()
+    want = {7: [[0, 1], [4, 5]], 9: [[2, 3], [0, 0]], 5: [[6, 7], [0, 0]]}
+    assert batch["page"].tolist() == [want[user] for user in order]
+
+
+def test_groups_by_labels_keep_all_leaves_together() -> None:
+    grouped = ps.range(5).group_by([1, 0, 1, 1, 0])
+    assert [group.tolist() for group in grouped] == [[0, 2, 3], [1, 4]]
+    assert ps.range(4).group_by([0, 0, 1, 1]).element_spec == ps.ArraySpec((2,), "int64")
+    assert len(ps.range(0).group_by([])) == 0
+    assert [x["k"] for x in ps.from_arrays({"k": np.array([3, 3])}).group_by("k")] == [3]
+
+
+def test_groups_of_elements_of_any_size_are_refused() -> None:
+    ragged = ps.range(3).map(np.arange, element_spec=ps.ArraySpec((None,), "int64"))
+    with pytest.raises(ps.SpecError, match=r"group_by\(...\)"):
+        ragged.group_by([0, 0, 1]).element_spec  # noqa: B018
+    with pytest.raises(ps.ArgumentError, match=r"group_by\('k'\) reads the labels of epoch 0, and a shuffle"):
+        ps.from_arrays({"k": np.arange(3)}).shuffle(1).group_by("k")
+    with pytest.raises(ps.ArgumentTypeError, match=r"group_by\(\) needs random access"):
+        ps.range(3).filter(lambda x: True).group_by([0, 0, 1])
+
+
+def test_an_index_that_has_an_element_twice_does_not_take_each_once() -> None:
+    assert ps.range(3)[[2, 0, 1]]._node.takes_each_once
+    assert not ps.range(3)[[0, 0, 1]]._node.takes_each_once
