@@ -68,6 +68,8 @@ class Lookup(Called, Reorder, OneInput):
             blanks = out.take(np.flatnonzero(self.positions[indices] < 0))
             for row in blanks.row_numbers():
                 blanks.put(row, self._blank)
+            if not len(need.indices):
+                return
             out = out.take(need.rows)
         reader.inputs[0].fill_place(self.spec, need.epoch, need.indices, out, gather)
 
