@@ -8,7 +8,8 @@
 A map of the package. Imports run downwards. The core:
 
     adapters/       one framework a file, imported on first use
-    _dataset.py     the handle: a method for each verb; _check.py, _show.py, _caching.py, _labels.py: their longer parts
+    _dataset.py     the handle: a method for each verb; their longer parts are in _check.py, _show.py, _caching.py,
+                    _labels.py, _lengths.py
     _constructors.py  _timeseries.py                 from_..., zip, ...
     _images.py  _image_labels.py                     the same for images, and the labels of their files
     _loader.py      a dataset being run

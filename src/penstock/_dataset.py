@@ -21,6 +21,7 @@ from penstock._caching import cached, materialized, settled
 from penstock._check import EXECUTORS, CheckResult, check
 from penstock._join import On, groups_of, joined
 from penstock._labels import Labels, labels_of
+from penstock._lengths import KnownLengths, lengths_of
 from penstock._loader import OPTIONS, Loader, LoaderOptions
 from penstock._reduce import reduced
 from penstock._show import show as draw_elements
@@ -39,13 +40,15 @@ from penstock.base._foreign_words import SOME
 from penstock.base._positions import require_order
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tracebacks import shorten
-from penstock.base._tree import Tree
+from penstock.base._tree import Structure, Tree
 from penstock.lower._loose import loosened
 from penstock.lower._rewrite import reader_of
 from penstock.lower._share import Uneven
 from penstock.memory._rows import Indices, copied
+from penstock.native import MOST_CAPACITY
 from penstock.plan._around import Anchors, around, offsets_of
 from penstock.plan._batch import Batch, Unbatch
+from penstock.plan._blocks import Buckets, Packs, as_lengths, caution_long
 from penstock.plan._cast import Cast
 from penstock.plan._cautions import (
     begins_again,
@@ -62,7 +65,7 @@ from penstock.plan._index import Repeat, Select, Shuffle, repeats, scatters_over
 from penstock.plan._map import Map, function_name
 from penstock.plan._node import POSITION_LIMIT, Access, Length, Node, clear_after, finite_length, history, walk
 from penstock.plan._pack import Pack, TokenBatch
-from penstock.plan._pad import BucketByLength, PaddedBatch, Padding
+from penstock.plan._pad import BucketByLength, Bucketed, PaddedBatch, Padding
 from penstock.plan._pick import Pick, picked
 from penstock.plan._reader import Reader
 from penstock.plan._sample import Sample, Weights, by_class
@@ -973,8 +976,15 @@ class Dataset(NoArray):
             if drop_remainder:
                 raise ArgumentError("batch(max_tokens=, drop_remainder=True): no batch has a size to be short of.")
             limit = integer("batch", "max_tokens", max_tokens, least=1)
-            known = self._lengths("batch(lengths=...)", lengths)
-            made = TokenBatch(loosened(self._node), known, limit, _padding("batch", None, None))
+            known = None if lengths is None else self._known_lengths("batch(lengths=...)", lengths)
+            if known is not None and known.seed is not None:
+                raise ArgumentError(
+                    "batch(lengths=...): lengths are those of elements by position, but the order changes with each "
+                    "epoch. Put this step before shuffle(), or use shuffle(reshuffle=False), or "
+                    "bucket_by_length(lengths=..., max_tokens=...), which takes the shuffle over."
+                )
+            flat = None if known is None else np.ascontiguousarray(known.lengths[0], np.int64)
+            made = TokenBatch(loosened(self._node), flat, limit, _padding("batch", None, None))
             assert made.length is None or made.length >= 0  # refuses a sequence that is too long
             return Dataset(made)
         if lengths is not None:
@@ -983,35 +993,59 @@ class Dataset(NoArray):
 
     def pack(
         self,
-        length: int,
+        length: Any,
         *,
-        lengths: "npt.ArrayLike | None" = None,
+        lengths: Any = None,
+        fit: Literal["next", "first", "best"] = "next",
         split: bool = True,
         padding_value: Any = 0,
         drop_remainder: bool = False,
+        positions: bool = False,
     ) -> "Dataset":
-        """Lays sequences end to end and cuts rows of `length` tokens, for language models.
+        """Lays sequences end to end in rows of `length` tokens, for language models.
 
         Elements are sequences, `(None,)`, or trees of sequences of one length. A row is a pair: the tokens, `(length,)`
         and in the same tree, and `segments`, int32 `(length,)`: the number of the sequence in this row from 1 on, and 0
-        where the row is filled up.
+        where the row is filled up. `positions=True` adds a third part of that shape: the place of each token in its
+        sequence, as far as that is in this row, from 0 on.
 
-        Random access: if `lengths` are given, for then rows are arithmetic; else the result is a stream. Order: kept.
-        Memory: 16 bytes a sequence where lengths are given, and the sequences of the rows that are read.
+        Inputs and targets of different lengths go side by side: `pack({"inputs": 512, "targets": 128}, split=False,
+        lengths={"inputs": ..., "targets": ...})`. Then the second and the third part are such trees, too.
+
+        After a `shuffle` that differs from epoch to epoch, so do the rows, and `lengths` are those of the elements
+        before it. This step takes the shuffle over: rows are made within blocks of at most 65,536 sequences, sequences
+        trade places with others wherever both fit, and rows come in a new order. Which sequences share a block stays,
+        and so does the number of rows. After `shuffle(window=)` a block is neighbours; else it is a sample of all
+        sequences. Only `map` and `zip` may stand between.
+
+        `fit="best"` puts each sequence into the row that it leaves the least room in, and `"first"` into the first row
+        that has room; each within its block, from the longest on or in order, whichever fills the first block better.
+        See D. S. Johnson, "Near-optimal bin packing algorithms" (1973).
+
+        Random access: if `lengths` are given; else the result is a stream. Order: kept by `"next"`; elsewhere
+        that of the first sequence in each row. Memory: the sequences of the rows that are read; 16 bytes a sequence for
+        `"next"` without a shuffle; else 4 for lengths, which workers share, and in each worker some 12 a sequence of
+        the blocks that it keeps (four, or all where the order stays). `print(ds)` and the report say how full the rows
+        are.
 
         Args:
-            length: Tokens a row, at least 1.
-            lengths: The number of tokens of each element, `(n,)`.
-            split: Whether a sequence that does not fit goes on in the next row. False begins a new row with it, and
-                fills the old one up.
+            length: Tokens a row, at least 1; for parts of different lengths a tree like the element.
+            lengths: The number of tokens of each element, `(n,)`, or the key or place of a leaf that has it; or a tree
+                of these, as `length` is one.
+            fit: Which row a sequence goes to. `"first"` and `"best"` need `lengths`.
+            split: Whether a sequence that does not fit goes on in the next row; with `"first"` and `"best"` only one
+                that is longer than a row. False keeps sequences whole. One that is longer than a row is then an error
+                where its row is read, and `loader(on_error="skip")` leaves that row out; the log says how many there
+                are.
             padding_value: What rows are filled up with.
-            drop_remainder: Leave out the last row if it is not full; with `split` alone.
+            drop_remainder: Leave out the last row if it is not full; with `split`, for `"next"` without a shuffle.
+            positions: Whether rows have the places of tokens.
 
         Raises:
-            ArgumentError: `length` is below 1; or lengths are of another number, negative, or given for an order that
-                changes with each epoch (pack first, then shuffle).
-            ElementError: Without `split`, a sequence is longer than a row. While reading: one has another length than
-                `lengths` says.
+            ArgumentError: `length` is below 1; or lengths are of another number, no integers, negative, or given for
+                an order that changes in another way than by `shuffle`.
+            ElementError: While reading: without `split`, a sequence is longer than a row; or one has another length
+                than `lengths` says.
             SpecError: When the spec is first needed: elements are no sequences of numbers.
 
         Example:
@@ -1019,28 +1053,47 @@ class Dataset(NoArray):
             >>> rows = ragged.pack(4, lengths=range(5))
             >>> [(tokens.tolist(), segments.tolist()) for tokens, segments in rows]
             [([0, 0, 1, 0], [1, 2, 2, 3]), ([1, 2, 0, 1], [1, 1, 2, 2]), ([2, 3, 0, 0], [1, 1, 0, 0])]
+            >>> rows = ragged.shuffle().pack(4, lengths=range(5), fit="best", positions=True)
+            >>> [places.tolist() for tokens, segments, places in rows]
+            [[0, 1, 2, 0], [0, 1, 2, 3], [0, 0, 1, 0]]
         """
-        size, known = integer("pack", "length", length, least=1), self._lengths("pack(lengths=...)", lengths)
-        node = Pack(loosened(self._node), known, size, bool(split), padding_value, bool(drop_remainder))
-        assert node.length is None or node.length >= 0  # refuses a sequence that is too long
-        if self._node.known_spec is not None:
-            node.spec  # noqa: B018  # refuses what is wrong here
-        return Dataset(node)
-
-    def _lengths(self, name: str, lengths: npt.ArrayLike | str | int | None) -> Indices | None:
-        """The lengths of sequences, checked."""
-        if lengths is None:
-            return None
-        self._require_random(name, "Leave lengths out, and rows come as a stream")
-        if self._node.randomness.reorders:
+        if fit not in ("next", "first", "best"):
+            raise ArgumentError(f"pack(fit={fit!r:.80}): it is 'next', 'first' or 'best'.")
+        sizes, structure = _row_sizes(length, fit)
+        if structure is not None and (split or lengths is None):
             raise ArgumentError(
-                f"{name}: lengths are those of elements by position, but the order changes with each epoch. Put this "
-                "step before shuffle(), or use shuffle(reshuffle=False)."
+                f"pack({length!r:.80}): parts of different lengths have no common place to be cut, so elements stay "
+                "whole. Write pack(..., lengths={...}, split=False), with lengths in the same tree."
             )
-        known = labels_of(self._node, name, lengths)
-        if known.dtype.kind not in "iu" or (known < 0).any():
-            raise ArgumentError(f"{name}: lengths are integers from 0 on, got {known.dtype}.")
-        return np.ascontiguousarray(known, np.int64)
+        if fit != "next" and lengths is None:
+            raise ArgumentError(
+                f"pack(fit={fit!r}) looks for room in all rows, by the lengths of all elements. Give them, "
+                "pack(..., lengths=[...]), or use fit='next'."
+            )
+        node, flat, packs = self._node, None, None
+        if lengths is not None:
+            node, known, seed, is_local = self._known_lengths("pack(lengths=...)", lengths, structure)
+            if fit != "next" or seed is not None or structure is not None:
+                packs = Packs(as_lengths("pack", known), seed, is_local, sizes, fit, bool(split))
+            else:
+                flat = np.ascontiguousarray(known[0], np.int64)
+            if packs is not None and drop_remainder:
+                raise ArgumentError(
+                    "pack(drop_remainder=True): rows come from blocks here, and each block may end with a row that is "
+                    "not full. Leave drop_remainder out; or use fit='next', one length and no shuffle before."
+                )
+            if not split:
+                caution_long(f"pack({length})", known, sizes)
+        options = bool(split), padding_value, bool(drop_remainder), bool(positions)
+        made = Pack(loosened(node), flat, sizes, structure, *options, packs)
+        assert made.length is None or made.length >= 0  # refuses lengths that make too many rows
+        if self._node.known_spec is not None:
+            made.spec  # noqa: B018  # refuses what is wrong here
+        return Dataset(made)
+
+    def _known_lengths(self, call: str, lengths: Any, structure: Structure | None = None) -> KnownLengths:
+        self._require_random(call, "Leave lengths out, and rows come as a stream")
+        return lengths_of(self._node, call, lengths, structure)
 
     def padded_batch(
         self, size: int, *, padded_shapes: Tree = None, padding_values: Any = None, drop_remainder: bool = False
@@ -1080,45 +1133,82 @@ class Dataset(NoArray):
 
     def bucket_by_length(
         self,
-        length_fn: Callable[[Any], Any],
-        boundaries: Sequence[int],
-        batch_sizes: Sequence[int],
+        length_fn: Callable[[Any], Any] | None = None,
+        boundaries: Sequence[int] | None = None,
+        batch_sizes: Sequence[int] | None = None,
         *,
+        lengths: "npt.ArrayLike | str | int | None" = None,
+        batch_size: int | None = None,
+        max_tokens: int | None = None,
         padded_shapes: Tree = None,
         padding_values: Any = None,
         drop_remainder: bool = False,
     ) -> "Dataset":
         """Batches elements of similar length together, so that little is padded.
 
-        Element lengths below `boundaries[0]` go to the first bucket, from there up to `boundaries[1]` to the second,
-        and so on. A bucket that is full is the next batch; those left at the end are given shortest first. As before
-        `padded_batch`, no `element_spec` is needed.
+        With `lengths` there is random access, and a batch is `batch_size` elements, or as many as fit: their number
+        times the longest is at most `max_tokens`. Batches are made within blocks of at most 65,536 elements, and come
+        in the order of their first elements. `print(ds)` and the report say how much is padding.
 
-        Random access: lost, and the length is unknown. Order: that in which buckets fill. Memory: at most
-        `sum(batch_sizes)` elements are held, beside the batches.
+        After a `shuffle` that differs from epoch to epoch, `lengths` are those of the elements before it. This step
+        takes the shuffle over: elements trade places with others of similar length, batches come in a new order, and so
+        do blocks. Which elements share a block stays, and so does the number of batches. After `shuffle(window=)` a
+        block is neighbours; else it is a sample of all elements. Only `map` and `zip` may stand between.
+
+        Without `lengths`, element lengths below `boundaries[0]` go to the first bucket, from there up to
+        `boundaries[1]` to the second, and so on. A bucket that is full is the next batch; those left at the end are
+        given shortest first. As before `padded_batch`, no `element_spec` is needed.
+
+        Random access: kept with `lengths`, with a known length; else lost. Order: as above; else that in which buckets
+        fill. Memory: 4 bytes an element for lengths, which workers share; and in each worker some 12 for each element
+        of the blocks that it keeps (four, or all where the order stays). Without `lengths`, at most `sum(batch_sizes)`
+        elements are held, beside the batches.
 
         Args:
             length_fn: `fn(element)`, an integer; runs on workers.
             boundaries: Ascending lengths.
             batch_sizes: Elements a batch, for each of the `len(boundaries) + 1` buckets.
+            lengths: The length of each element, `(n,)`, in place of these three; or the key or place of a leaf that has
+                it, which is read now. For elements of several sequences, that of the longest.
+            batch_size: Elements a batch, with `lengths`, which may then be any measure that is worth sorting by.
+            max_tokens: The most tokens of a padded batch, with `lengths`. An element that is longer is an error where
+                it is read, which `loader(on_error="skip")` leaves out; the log says how many there are.
             padded_shapes: As for `padded_batch`.
             padding_values: As for `padded_batch`.
             drop_remainder: Leave out batches that are short at the end.
 
         Raises:
             ArgumentError: Boundaries do not ascend, or there is not one size more than boundaries; or `length_fn` is
-                `len`, and elements are tuples or dicts, whose own length that is.
+                `len`, and elements are tuples or dicts, whose own length that is. With `lengths`: not one of
+                `batch_size` and `max_tokens`; or lengths are refused, as by `pack`.
+            ElementError: While reading, with `max_tokens`: an element has more, or another length than `lengths` says.
             SpecError: As `padded_batch`.
 
         Example:
             >>> [batch.shape for batch in penstock.range(5).map(np.ones).bucket_by_length(len, [3], [3, 2])]
             [(3, 2), (2, 4)]
+            >>> batches = penstock.range(5).map(np.ones).bucket_by_length(lengths=range(5), max_tokens=6)
+            >>> len(batches), [batch.shape for batch in batches]
+            (3, [(2, 1), (2, 3), (1, 4)])
         """
+        padding = _padding("bucket_by_length", padded_shapes, padding_values)
+        if lengths is not None:
+            if (batch_size is None) == (max_tokens is None) or (length_fn, boundaries, batch_sizes) != (None,) * 3:
+                raise ArgumentError(
+                    "bucket_by_length(lengths=...) sorts by lengths, so it takes no function and no boundaries, and "
+                    "the size of batches in one way: batch_size=32 or max_tokens=4096."
+                )
+            return self._bucketed(lengths, batch_size, max_tokens, padding, drop_remainder)
+        if batch_size is not None or max_tokens is not None:
+            raise ArgumentError(
+                "bucket_by_length(batch_size=) and max_tokens= need lengths=, a number for each element. With a "
+                "function and boundaries, write batch_sizes=[...], one for each bucket."
+            )
         for name, value in (("boundaries", boundaries), ("batch_sizes", batch_sizes)):
             if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
                 raise ArgumentTypeError(f"bucket_by_length({name}={value!r:.80}): a list of integers is needed.")
-        edges = tuple(integer("bucket_by_length", "boundaries", edge) for edge in boundaries)
-        sizes = tuple(integer("bucket_by_length", "batch_sizes", size, least=1) for size in batch_sizes)
+        edges = tuple(integer("bucket_by_length", "boundaries", edge) for edge in boundaries or ())
+        sizes = tuple(integer("bucket_by_length", "batch_sizes", size, least=1) for size in batch_sizes or ())
         if list(edges) != sorted(set(edges)):
             raise ArgumentError(f"bucket_by_length(boundaries={list(edges)}): they must ascend.")
         if len(sizes) != len(edges) + 1:
@@ -1133,9 +1223,29 @@ class Dataset(NoArray):
                 f"bucket_by_length(len): an element is {type_of(tree)}, whose len is always {len(tree)}, so all go "
                 f"to one bucket. Say of which part: lambda element: len(element[{part}])."
             )
-        padding = _padding("bucket_by_length", padded_shapes, padding_values)
+        _require_function("bucket_by_length", length_fn)
+        assert length_fn is not None
         judged = Dataset(loosened(self._node))._mapped("bucket_by_length", length_fn, verdict="int64")
         return Dataset(BucketByLength(judged, edges, sizes, drop_remainder, padding))
+
+    def _bucketed(
+        self, lengths: Any, batch_size: Any, max_tokens: Any, padding: Padding, drop_remainder: bool
+    ) -> "Dataset":
+        node, known, seed, is_local = self._known_lengths("bucket_by_length(lengths=...)", lengths)
+        verb, table = "bucket_by_length", as_lengths("bucket_by_length", known)
+        if max_tokens is None:
+            size = integer(verb, "batch_size", batch_size, least=1)
+            buckets = Buckets(table, seed, is_local, size, None)
+            ordered = Bucketed(loosened(node), buckets)
+            return Dataset(PaddedBatch(ordered, size, drop_remainder, padding, buckets=buckets))
+        if drop_remainder:
+            raise ArgumentError(
+                "bucket_by_length(max_tokens=, drop_remainder=True): no batch has a size to be short of. Leave "
+                "drop_remainder out, or use batch_size=."
+            )
+        limit = integer(verb, "max_tokens", max_tokens, least=1)
+        caution_long(f"{verb}(max_tokens={limit})", known, (limit,))
+        return Dataset(TokenBatch(loosened(node), None, limit, padding, Buckets(table, seed, is_local, None, limit)))
 
     def unbatch(self) -> "Dataset":
         """Takes elements apart along their first axis; the opposite of `batch`.
@@ -1822,6 +1932,21 @@ def _padding(verb: str, shapes: Tree, values: Tree) -> Padding:
         None if leaf is None else tuple(None if size is None else as_int(size) for size in leaf) for leaf in leaves
     )
     return Padding(sizes, tuple(fill), structure, value_structure)
+
+
+def _row_sizes(length: Any, fit: str) -> tuple[tuple[int, ...], Structure | None]:
+    """The tokens of a row of `pack`; for parts of different lengths also their structure."""
+    is_one = as_int(length) is not None or not isinstance(length, (dict, tuple))
+    given, structure = ([length], None) if is_one else _tree.flatten(length)
+    sizes = tuple(integer("pack", "length", each, least=1) for each in given)
+    if not sizes:
+        raise ArgumentError(f"pack(length={length!r}): it has no length. Give tokens a row, as in pack(512).")
+    if max(sizes) > MOST_CAPACITY and not (fit == "next" and is_one):
+        raise ArgumentError(
+            f"pack(length={max(sizes)}): with fit={fit!r} or several lengths, a row has at most {MOST_CAPACITY:,} "
+            "tokens. Use fit='next' and one length."
+        )
+    return sizes, structure
 
 
 def _is_shape(value: object) -> bool:

@@ -30,12 +30,7 @@ def labels_of(node: Node, call: str, values: Labels) -> npt.NDArray[Any]:
     Raises:
         ArgumentError: There is no such leaf, or it is no label; or there is not one label for each element.
     """
-    is_leaf = isinstance(values, str) or as_int(values) is not None
-    if not is_leaf:
-        caution_labels(node, call)
-    labels = _read(node, call, values) if is_leaf else np.asarray(as_values(values, call))
-    if labels.shape != (node.length,):
-        raise ArgumentError(f"{call} needs a value for each element, shape ({node.length},), got {labels.shape}.")
+    labels = values_of(node, call, values)
     missing = np.flatnonzero(labels != labels)
     if len(missing):
         raise ArgumentError(
@@ -44,6 +39,21 @@ def labels_of(node: Node, call: str, values: Labels) -> npt.NDArray[Any]:
             "leave them out of the dataset."
         )
     return labels
+
+
+def values_of(node: Node, call: str, values: Labels) -> npt.NDArray[Any]:
+    """Returns a value for each element of a plan, as `labels_of` takes them.
+
+    Raises:
+        ArgumentError: There is no such leaf, or it is no single value; or there is not one for each element.
+    """
+    is_leaf = isinstance(values, str) or as_int(values) is not None
+    if not is_leaf:
+        caution_labels(node, call)
+    found = _read(node, call, values) if is_leaf else np.asarray(as_values(values, call))
+    if found.shape != (node.length,):
+        raise ArgumentError(f"{call} needs a value for each element, shape ({node.length},), got {found.shape}.")
+    return found
 
 
 def _read(node: Node, call: str, key: Any) -> npt.NDArray[Any]:
@@ -58,7 +68,7 @@ def _read(node: Node, call: str, key: Any) -> npt.NDArray[Any]:
     except (LookupError, TypeError):
         raise ArgumentError(f"{call}: elements have no such leaf. They are {node.spec}.") from None
     if getattr(part, "shape", None) != ():
-        raise ArgumentError(f"{call}: a label is one number or text, and this leaf is {part}.")
+        raise ArgumentError(f"{call}: a label or length is one number or text, and this leaf is {part}.")
     if node.length == 0:
         return np.empty(0, part.dtype)
     # By its name a source reads the one column, see `with_parts`.

@@ -322,6 +322,7 @@ class Loader(NoArray):
             lanes = tuple(replace(lane, delay_s=lane.cpu_s * use.delay) for lane in lanes)
         delivery = self._delivery  # another thread may be putting another one there
         busiest = self.arrangement.top.busiest
+        remarks = [f"{node.label}: {node.remark}." for node in walk(self.progress.plan) if node.remark]
         # Of processes, a loader beside this one may have had more started, and all of them share the work.
         hands = [lane.workers for lane in lanes if lane.reach in ("process", "machine") and not lane.is_serial]
         return Report(
@@ -342,7 +343,7 @@ class Loader(NoArray):
             slot_count=self._budget.slot_count,
             slot_nbytes=self._budget.slot_nbytes,
             shared_nbytes=self._budget.shared_nbytes,
-            note="\n".join(filter(None, (self._past, self.arrangement.notes))),
+            note="\n".join(filter(None, (self._past, self.arrangement.notes, *remarks))),
             set_aside=self.arrangement.quarantine.count if self.arrangement.quarantine else 0,
             quarantine=(self.arrangement.quarantine.path or "") if self.arrangement.quarantine else "",
             may_hold_gil=busiest.reach == "thread" and self.arrangement.facts.traits.may_hold_gil,

@@ -79,6 +79,27 @@ def permuting(module, tmp_path, **changes):
     module.permute(*given.values())
 
 
+def fitting(module, tmp_path, **changes):
+    given = {
+        "sizes": np.ones((2, 3), "u4"),
+        "capacity": np.full(2, 5, "u4"),
+        "rows": np.zeros(3, "u4"),
+        "fit": 2,
+    } | changes
+    module.fit_rows(*given.values())
+
+
+def trading(module, tmp_path, **changes):
+    given = {
+        "sizes": np.ones((2, 3), "u4"),
+        "rows": np.arange(3, dtype="u4"),
+        "room": np.zeros((2, 3), int),
+        "is_sum": True,
+    }
+    given |= {"window": 2, "words": np.zeros(3, "u4")} | changes
+    module.trade_rows(*given.values())
+
+
 def engine(module, tmp_path, method, *arguments):
     made = module.Engine(1)
     try:
@@ -193,6 +214,19 @@ CALLS = {
     "permute: a negative range": (permuting, {"n": -1}, ValueError, "no values of a permutation"),
     "permute: a walk without end": (permuting, {"a": 1 << 31, "b": 1 << 31}, ValueError, "no values of a permutation"),
     "permute: other tweaks": (permuting, {"tweaks": np.zeros(3, np.uint64)}, ValueError, "no values of a permutation"),
+    "fit_rows: too large": (fitting, {"sizes": np.full((2, 3), 6, "u4")}, ValueError, "do not fit into rows"),
+    "fit_rows: other rows": (fitting, {"rows": np.zeros(2, "u4")}, ValueError, "do not fit into rows"),
+    "fit_rows: no kinds": (fitting, {"capacity": np.zeros(0, "u4")}, ValueError, "do not fit into rows"),
+    "fit_rows: a huge row": (fitting, {"capacity": np.full(2, 1 << 25, "u4")}, ValueError, "do not fit into rows"),
+    "fit_rows: no fit": (fitting, {"fit": 3}, ValueError, "do not fit into rows"),
+    "fit_rows: large numbers": (fitting, {"rows": np.zeros(3, int)}, TypeError, "32-bit"),
+    "fit_rows: objects": (fitting, {"rows": np.zeros(3, object)}, TypeError, "32-bit"),
+    "trade_rows: outside": (trading, {"rows": np.array([0, 1, 3], "u4")}, ValueError, "no elements in rows"),
+    "trade_rows: other words": (trading, {"words": np.zeros(2, "u4")}, ValueError, "no elements in rows"),
+    "trade_rows: other room": (trading, {"room": np.zeros(5, int)}, ValueError, "no elements in rows"),
+    "trade_rows: huge room": (trading, {"room": np.full((2, 3), 1 << 40)}, ValueError, "no elements in rows"),
+    "trade_rows: no window": (trading, {"window": 0}, ValueError, "no elements in rows"),
+    "trade_rows: small numbers": (trading, {"room": np.zeros((2, 3), "i4")}, TypeError, "64-bit"),
     "Engine: 0": (lambda m, _: m.Engine(0), {}, ValueError, "1 to 256 threads, not 0"),
     "Engine: 257": (lambda m, _: m.Engine(257), {}, ValueError, "1 to 256 threads, not 257"),
     "Engine: none": (lambda m, _: m.Engine(None), {}, TypeError, ""),
@@ -372,6 +406,9 @@ WITHOUT_MEMORY = """
         "advise": lambda: engine.advise(file, rows),
         "pad_rows": padded,
         "permute": lambda: native.permute(np.zeros(1, np.uint64), 4, 2, 2, np.zeros(1, np.uint64), np.ones(4, "u8")),
+        "fit_rows": lambda: [
+            native.fit_rows(np.ones(9, "u4"), np.full(1, 3, "u4"), np.zeros(9, "u4"), fit) for fit in (0, 1, 2)
+        ],
         "read_parts": lambda: native.read_parts(0, rows[:0], np.zeros(1, np.uint8), rows[:0], rows[:0]),
     }
     for name, call in calls.items():

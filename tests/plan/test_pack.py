@@ -144,11 +144,15 @@ def test_nothing_gives_no_rows():
         ),
         (lambda: sequences().pack(4, lengths=[-1] * 42), ps.ArgumentError, "integers from 0 on"),
         (
-            lambda: sequences().pack(4, lengths=LENGTHS, split=False),
+            lambda: list(sequences().pack(4, lengths=LENGTHS, split=False)),
             ps.ElementError,
             r"tokens, more than a row\. Cut it",
         ),
-        (lambda: sequences().shuffle().pack(4, lengths=LENGTHS), ps.ArgumentError, "the order changes with each epoch"),
+        (
+            lambda: sequences().shuffle().batch(max_tokens=9, lengths=LENGTHS),
+            ps.ArgumentError,
+            "the order changes with each epoch",
+        ),
         (lambda: ps.range(3).pack(4), ps.SpecError, r"lays sequences of numbers end to end, but element is \(\) int64"),
         (lambda: sequences().pack(9, lengths=LENGTHS[::-1])[0], ps.ElementError, r"tokens, and lengths= says"),
         (lambda: sequences().batch(), ps.ArgumentError, r"batch\(\) needs a size, batch\(32\), or a number of tokens"),

@@ -334,7 +334,7 @@ def test_a_leaf_is_read_without_the_others():
         ),
         (
             lambda ds: ds.split(0.5, 0.5, groups="x"),
-            r"split\(groups='x'\): a label is one number or text, and this leaf",
+            r"split\(groups='x'\): a label or length is one number or text, and this leaf",
         ),
         (lambda ds: ds.windows(2, groups=3), r"windows\(groups=3\): elements have no such leaf"),
         (lambda ds: ds.shuffle(1).windows(2, groups="label"), "reads the labels of epoch 0, and a shuffle before it"),

@@ -22,6 +22,17 @@ def x_of(window: Any) -> Any:
     return window["x"]
 
 
+LENGTHS = 2 + DATA % 2
+
+
+def sequence_of(x: Any) -> Any:
+    return np.full(LENGTHS[x], x)
+
+
+def tokens_of(row: Any) -> Any:
+    return row[0].sum() * 1000 + row[0].max()
+
+
 def doubled(batch: Any) -> Any:
     return batch * 2
 
@@ -34,6 +45,11 @@ def plans(size: int) -> dict[str, ps.Dataset]:
         "offsets": ps.from_arrays({"x": DATA}).windows({"x": [0]}, groups=DATA % 5).shuffle(3).map(x_of).batch(size),
         "functions": ps.range(144).shuffle(seed=3).random_map(noisy, seed=2).batch(size),
         "functions of batches": copies.batch(size).map(doubled).cast("float64"),
+        "buckets": copies.map(np.atleast_1d).bucket_by_length(lengths=DATA * 7 % 50, batch_size=12, padded_shapes=(1,)),
+        "packs": copies.map(sequence_of, element_spec=ps.ArraySpec((None,), "int64"))
+        .pack(5, lengths=LENGTHS, fit="best", split=False)
+        .map(tokens_of)
+        .batch(size),
         "padded": copies.padded_batch(size, padded_shapes=()),
         "rounds": ps.from_arrays(DATA[:36]).shuffle(seed=3).repeat(4).batch(size),
         "combined": ps.concatenate([ps.from_arrays(DATA[:60]), ps.from_arrays(DATA[60:])]).shuffle(1).batch(size),

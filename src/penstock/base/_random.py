@@ -299,6 +299,18 @@ def _block(order: _Order, start: int) -> _Positions:
     return block
 
 
+def hashed(numbers: _Positions, seed: int) -> _Positions:
+    """Gives a number from 0 to 2**32 - 1 for each number, shape (k,), int64, keyed by `seed`."""
+    salt = np.uint64(_key("hash", seed) & 0xFFFFFFFFFFFFFFFF)
+    return (_mix(numbers.astype(np.uint64) + salt) >> np.uint64(32)).view(np.int64)
+
+
+def random_words(count: int, *name: int) -> NDArray[np.uint32]:
+    """Gives words of 32 random bits, shape (count,), that depend on the integers in `name` alone."""
+    words = np.random.Philox(key=_key("words", *name)).random_raw(-(-count // 2))
+    return words.astype("<u8", copy=False).view("<u4")[:count].astype(np.uint32, copy=False)
+
+
 def _mix(words: _Words) -> _Words:
     """A bijection on 64-bit words whose every output bit depends on every input bit; works in place."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):

@@ -50,6 +50,26 @@ count_down: Final[Callable[["memoryview[int]", int, int], int]] = getattr(
 Threads and processes that count down the same word see a sequence of differences, in one order for all of them; what a
 caller wrote before is there for those that count after it. NumPy's engine writes and returns 0 at once.
 """
+fit_rows: Final[Callable[[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uint32], int], int]] = getattr(
+    _implementation, "fit_rows", _numpy.fit_rows
+)
+"""Lays elements into rows, one after the other: `fit_rows(sizes, capacity, rows, fit)` returns the number of rows.
+
+`sizes` has shape `(kinds, n)`, or `(n,)`: each element takes so much of each kind of room. A row has `capacity`, shape
+`(kinds,)`, the first at most `MOST_CAPACITY`. `rows`, shape `(n,)`, gets the row of each. `fit` is `NEXT`: the last row
+or a new one; `FIRST`: the first row that has room; or `BEST`: one that has room, with the least left of the first kind.
+With several kinds `BEST` looks at 256 rows. The GIL is free meanwhile.
+"""
+trade_rows: Final[
+    Callable[[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.int64], bool, int, NDArray[np.uint32]], None]
+] = getattr(_implementation, "trade_rows", _numpy.trade_rows)
+"""Lets elements in rows trade places: `trade_rows(sizes, rows, room, is_sum, window, words)`.
+
+Each element in turn draws one of the `window` elements from itself on, by a word of 32 random bits. They change rows if
+both fit. `room`, shape `(kinds, rows)`, is the room left in each row (`is_sum`), or the largest size that may be in it.
+Sizes are as in `fit_rows`. The GIL is free meanwhile.
+"""
+NEXT, FIRST, BEST, MOST_CAPACITY = _numpy.NEXT, _numpy.FIRST, _numpy.BEST, _numpy.MOST_CAPACITY
 return_slot: Final = _implementation.return_slot
 """Ends a lease, as the callback of a weak reference: `return_slot(leases, free, on_free, interrupts, slot, lease, _)`.
 

@@ -5,6 +5,7 @@ nothing.
 """
 
 import errno
+import itertools
 import math
 import operator
 import os
@@ -194,6 +195,77 @@ def read_parts(descriptor: int, offsets: Rows, memory: Bytes, starts: Rows, size
                 return done, got, 0
             got += step
     return len(offsets), 0, 0
+
+
+NEXT, FIRST, BEST = 0, 1, 2
+"""How `fit_rows` looks for a row."""
+_FIT_TRIES: Final = 256
+MOST_CAPACITY: Final = 1 << 24
+"""The largest room of a row."""
+
+Numbers = NDArray[np.uint32]
+
+
+def fit_rows(sizes: Numbers, capacity: Numbers, rows: Numbers, fit: int, /) -> int:
+    """See `native.fit_rows`."""
+    _require_words(np.uint32, sizes, capacity, rows)
+    is_right = capacity.size > 0 and sizes.size == capacity.size * rows.size and 0 <= fit < 3
+    table = sizes.reshape(len(capacity), len(rows)).T if is_right else sizes
+    if not is_right or capacity[0] > MOST_CAPACITY or (table > capacity).any():
+        raise ValueError("these sizes do not fit into rows")
+    room: list[list[int]] = []
+    # The rows that have so much room of the first kind, the last one to get there last.
+    lists: dict[int, list[int]] = {}
+    for i, size in enumerate(table.tolist()):
+        if fit == NEXT:
+            asked = [len(room) - 1] if room else []
+        elif fit == FIRST:
+            asked = list(range(len(room)))
+        else:
+            tries = 1 if len(capacity) == 1 else _FIT_TRIES
+            near = (reversed(lists[at]) for at in sorted(lists) if at >= size[0])
+            asked = list(itertools.islice(itertools.chain.from_iterable(near), tries))
+        row = next((row for row in asked if all(map(operator.le, size, room[row]))), len(room))
+        if row == len(room):
+            room.append(capacity.tolist())
+        elif fit == BEST:
+            lists[room[row][0]].remove(row)
+        room[row] = list(map(operator.sub, room[row], size))
+        lists.setdefault(room[row][0], []).append(row)
+        rows[i] = row
+    return len(room)
+
+
+def trade_rows(sizes: Numbers, rows: Numbers, room: Rows, is_sum: bool, window: int, words: Numbers, /) -> None:
+    """See `native.trade_rows`."""
+    _require_words(np.uint32, sizes, rows, words)
+    _require_words(np.int64, room)
+    count = len(rows)
+    kinds = sizes.size // count if count else 1
+    left = room.reshape(kinds, -1) if kinds and room.size % kinds == 0 else room[None]
+    is_right = kinds > 0 and sizes.size == kinds * count and len(words) == count and 0 < window < 1 << 32
+    if not is_right or left.shape[0] != kinds or (rows >= left.shape[1]).any() or (abs(room) >= 1 << 32).any():
+        raise ValueError("these are no elements in rows")
+    table = sizes.reshape(kinds, -1).T.astype(np.int64)
+    for i, word in enumerate(words.tolist()):
+        j = i + (word * min(window, count - i) >> 32)
+        one, two = rows[i], rows[j]
+        more = table[i] - table[j]
+        if one == two:
+            continue
+        if is_sum:
+            if (left[:, one] + more >= 0).all() and (left[:, two] - more >= 0).all():
+                left[:, one] += more
+                left[:, two] -= more
+                rows[i], rows[j] = two, one
+        elif (table[j] <= left[:, one]).all() and (table[i] <= left[:, two]).all():
+            rows[i], rows[j] = two, one
+
+
+def _require_words(dtype: Any, *arrays: NDArray[Any]) -> None:
+    nbytes = np.dtype(dtype).itemsize
+    if any(each.dtype.itemsize != nbytes or each.dtype.hasobject for each in arrays):
+        raise TypeError(f"expected an array of {8 * nbytes}-bit numbers")
 
 
 def outlast_interpreter() -> None:

@@ -309,6 +309,8 @@ PyMethodDef module_methods[] = {
     {"pad_rows", as_method<pad_rows>(), METH_FASTCALL, nullptr},
     {"read_parts", as_method<read_parts>(), METH_FASTCALL, nullptr},
     {"count_down", as_method<count_down>(), METH_FASTCALL, nullptr},
+    {"fit_rows", as_method<fit_rows>(), METH_FASTCALL, nullptr},
+    {"trade_rows", as_method<trade_rows>(), METH_FASTCALL, nullptr},
     {"return_slot", as_method<return_slot>(), METH_FASTCALL, nullptr},
     {"outlast_interpreter", outlast_interpreter, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},

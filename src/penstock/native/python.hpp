@@ -120,6 +120,14 @@ PyObject *read_parts(PyObject *, PyObject *const *args, Py_ssize_t nargs);
 PyObject *count_down(PyObject *, PyObject *const *args, Py_ssize_t nargs);
 PyObject *return_slot(PyObject *, PyObject *const *args, Py_ssize_t nargs);
 
+// ------------------------------------------------------------------------------------ rows.cpp
+
+// As in `_numpy.py`.
+constexpr int FIT_TRIES = 256;
+constexpr int64_t MOST_CAPACITY = 1 << 24;
+PyObject *fit_rows(PyObject *, PyObject *const *args, Py_ssize_t nargs);
+PyObject *trade_rows(PyObject *, PyObject *const *args, Py_ssize_t nargs);
+
 // ------------------------------------------------------------------------------------ ending.cpp
 
 PyObject *outlast_interpreter(PyObject *, PyObject *);

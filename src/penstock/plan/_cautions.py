@@ -136,7 +136,8 @@ def caution_batches(node: Node) -> None:
     shuffle = None
     for each in _chain(node):
         if isinstance(each, Batching):
-            if shuffle is None or each.size == 1 or any(isinstance(below, Shuffle) for below in walk(each)):
+            is_mixed = each.randomness.reorders or any(isinstance(below, Shuffle) for below in walk(each))
+            if shuffle is None or each.size == 1 or is_mixed:
                 return
             caution(
                 node,

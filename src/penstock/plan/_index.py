@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.base._errors import SpecError
 from penstock.base._random import BLOCK_CACHE_NBYTES, local_permute, permute
@@ -150,11 +151,11 @@ class Select(Called, Reorder, OneInput):
         return max(index + 1, int(np.searchsorted(self.positions, clear)))
 
 
-def mark_of(*lists: Indices) -> str:
-    """Eight hexadecimal digits that lists of positions are told apart by."""
+def mark_of(*lists: npt.NDArray[Any]) -> str:
+    """Eight hexadecimal digits that lists of integers of one size are told apart by."""
     digest = hashlib.blake2b(digest_size=4)
     for each in lists:
-        digest.update(np.ascontiguousarray(each, "<i8").data)
+        digest.update(np.ascontiguousarray(each, each.dtype.newbyteorder("<")).data)
     return digest.hexdigest()
 
 
@@ -224,6 +225,11 @@ class Shuffle(Reorder, OneInput):
     def needs_index(self) -> bool:
         """Without a window."""
         return self.window is None
+
+    def unshuffled(self) -> tuple[Node, int, bool] | None:
+        """The input, or what its order is of."""
+        below = self.source.unshuffled() if self.source.randomness.reorders else (self.source, 0, True)
+        return None if below is None else (below[0], self.seed, below[2] and self.window is not None)
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """The image of the positions under the epoch's bijection."""

@@ -223,6 +223,19 @@ class Node(ABC):
         below = [node.randomness for node in self.inputs]
         return Randomness(max((each.depth for each in below), default=0), any(each.reorders for each in below))
 
+    def unshuffled(self) -> "tuple[Node, int, bool] | None":
+        """The same elements, each once, in an order that stays; the seed of theirs; and whether that moves them little.
+
+        For a step that orders elements itself, where their order differs from epoch to epoch. None if there is no such
+        order.
+        """
+        return None
+
+    @property
+    def remark(self) -> str:
+        """What `print(ds)` and reports say of the elements: `97.1% filled`. Empty for nothing."""
+        return ""
+
     @cached_property
     def overlap(self) -> Overlap:
         """Whether elements share data."""
@@ -315,6 +328,17 @@ class OneToOne(Node):
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """The same elements of every input."""
         return [Demand(number, epoch, indices) for number in range(len(self.inputs))]
+
+    def unshuffled(self) -> tuple[Node, int, bool] | None:
+        """This step over its inputs, if all of these have one order."""
+        found = [each.unshuffled() for each in self.inputs]
+        first = found[0] if found else None
+        if first is None or any(each is None or each[1:] != first[1:] for each in found):
+            return None
+        nodes = [each[0] for each in found if each is not None]
+        changes = {"source": nodes[0]} if isinstance(self, OneInput) else {"sources": tuple(nodes)}
+        made: Node = replace(self, **changes)  # type: ignore[type-var]
+        return made, *first[1:]
 
 
 class Reorder(Node):

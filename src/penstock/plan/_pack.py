@@ -1,45 +1,81 @@
 """Rows of tokens: sequences laid end to end and cut, and batches that have at most so many tokens.
 
-Where the lengths of sequences are known, a row is arithmetic on their sums, and there is random access. Elsewhere the
-same rows come as a stream.
+Where the lengths of sequences are known, a row is arithmetic on their sums, or is looked up in its block
+(`_blocks.py`), and there is random access. Elsewhere the same rows come as a stream.
 """
 
+import functools
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from penstock.base import _tree
 from penstock.base._errors import ElementError, SpecError
 from penstock.base._spec import ArraySpec, Spec
+from penstock.base._tree import Structure
 from penstock.memory._rows import Indices, Leaves, Rows, copied
+from penstock.plan._blocks import Blocks, Buckets, Packs
 from penstock.plan._index import mark_of
-from penstock.plan._node import Access, Demand, Elements, Length, OneInput
+from penstock.plan._node import Access, Demand, Elements, Length, Memory, OneInput, Randomness
 from penstock.plan._pad import Padding, Stack
 from penstock.plan._reader import Gather, Reader
 
 
 @dataclass(frozen=True, eq=False)
 class _OfLengths(OneInput):
-    """A step whose elements are neighbouring sequences, by their lengths."""
+    """A step whose elements are made of sequences, by their lengths."""
 
     lengths: Indices | None = field(repr=False)
-    """Those of all elements of the input; None if they are unknown."""
+    """Those of all elements, which are neighbours in rows; None if they are unknown, or in blocks."""
+
+    @property
+    @abstractmethod
+    def blocks(self) -> Blocks | None:
+        """The blocks whose rows are the elements; None without."""
 
     @cached_property
     def access(self) -> Access:
         """Random where lengths are known."""
-        return "stream" if self.lengths is None else "random"
+        return "random" if self.needs_index else "stream"
 
     takes_any_shape = True
     _scatters = True
 
     @property
+    def spread(self) -> float:  # type: ignore[override]
+        """That of the blocks."""
+        return 1 if self.blocks is None else self.blocks.spread
+
+    @property
     def needs_index(self) -> bool:
         """Lengths are given by position."""
-        return self.lengths is not None
+        return self.lengths is not None or self.blocks is not None
+
+    @property
+    def redraws(self) -> bool:  # type: ignore[override]
+        """Where each epoch has rows of its own."""
+        return self.blocks is not None and self.blocks.seed is not None
+
+    @cached_property
+    def randomness(self) -> Randomness:
+        """Where each epoch has rows of its own, they differ."""
+        below = self.source.randomness
+        return Randomness(below.depth, self.redraws or below.reorders)
+
+    @property
+    def memory(self) -> Memory:
+        """The lengths of blocks, and what a worker keeps of them."""
+        return Memory() if self.blocks is None else self.blocks.memory
+
+    def _known(self, leaf: int) -> Any:
+        """The lengths of all elements, of one of the leaves."""
+        if self.blocks is None:
+            return self.lengths
+        return self.blocks.lengths[leaf if len(self.blocks.lengths) > 1 else 0]
 
     def _read(self, reader: Reader, epoch: int, members: Indices) -> list[list[Any]]:
         """The leaves of some elements, each as a list.
@@ -47,16 +83,16 @@ class _OfLengths(OneInput):
         Raises:
             ElementError: An element has another length than was said.
         """
-        assert self.lengths is not None
         source = reader.inputs[0]
         box = source.borrowed(len(members))
         source.read(epoch, members, box)
         columns = list(box.columns(len(members)))
-        wanted = self.lengths[members]
-        for leaf, column in zip(self.source.spec.leaves, columns, strict=True):
-            if leaf.shape[:1] != (None,):
-                continue
-            found = np.fromiter(map(len, column), np.int64, len(column))
+        ragged = [number for number, leaf in enumerate(self.source.spec.leaves) if leaf.shape[:1] == (None,)]
+        sizes = [np.fromiter(map(len, columns[number]), np.int64, len(members)) for number in ragged]
+        if self._is_longest and sizes:
+            ragged, sizes = ragged[:1], [functools.reduce(np.maximum, sizes)]
+        for number, found in zip(ragged, sizes, strict=True):
+            wanted = self._known(number)[members]
             if (found != wanted).any():
                 place = int(np.argmax(found != wanted))
                 raise ElementError(
@@ -65,32 +101,70 @@ class _OfLengths(OneInput):
                 )
         return columns
 
+    _is_longest = False
+    """Whether the length of an element is that of its longest leaf; otherwise each leaf has the length."""
+
 
 def _stacked_length(leaves: Sequence[Any]) -> int:
     return max((len(leaf) for leaf in leaves if np.ndim(leaf)), default=1)
 
 
+class Pieces(NamedTuple):
+    """What some rows are made of, row after row."""
+
+    elements: Indices
+    starts: Indices
+    """The first token of each."""
+    counts: Indices
+    """Its tokens; of those that are whole, those of the first leaf."""
+    owners: Indices
+    """Its row, among those asked for."""
+
+
 @dataclass(frozen=True, eq=False)
 class Pack(_OfLengths):
-    """Rows of `size` tokens of sequences that are laid end to end, each with the numbers of its sequences."""
+    """Rows of tokens of sequences that are laid end to end, each with the numbers of its sequences."""
 
-    size: int
+    sizes: tuple[int, ...]
+    """The tokens of a row; for each leaf if there is a structure."""
+    structure: Structure | None
     splits: bool
     padding_value: Any
     drop_remainder: bool
+    positions: bool
+    packs: Packs | None
 
     verb = "pack"
 
     @property
+    def blocks(self) -> Packs | None:
+        """Where rows are filled out of blocks."""
+        return self.packs
+
+    @property
     def label(self) -> str:
         """As the user wrote it, without lengths."""
-        return f"pack({self.size}{'' if self.splits else ', split=False'})"
+        sizes = self.sizes[0] if self.structure is None else self.structure.unflatten(self.sizes)
+        fit = f", fit={self.packs.fit!r}" if self.packs and self.packs.fit != "next" else ""
+        positions = ", positions=True" if self.positions else ""
+        return f"pack({sizes}{fit}{'' if self.splits else ', split=False'}{positions})"
 
     def settings(self) -> dict[str, Any]:
         """The arguments, and the lengths."""
-        facts = {"size": self.size, "splits": self.splits, "padding": str(self.padding_value)}
+        facts = {"size": self.sizes[0], "splits": self.splits, "padding": str(self.padding_value)}
         mark = None if self.lengths is None else mark_of(self.lengths)
-        return {**facts, "drop_remainder": self.drop_remainder, "lengths": mark}
+        more = {} if self.packs is None else self.packs.settings()
+        more |= {"positions": True} if self.positions else {}
+        return {**facts, "drop_remainder": self.drop_remainder, "lengths": mark, **more}
+
+    @property
+    def remark(self) -> str:
+        """How full rows are."""
+        if self.packs is not None:
+            return self.packs.remark
+        if self.lengths is None or not self.length:
+            return ""
+        return f"{min(1.0, int(self._ends[-1]) / (int(self.length) * self.sizes[0])):.1%} filled"
 
     @cached_property
     def _ends(self) -> Indices:
@@ -100,17 +174,16 @@ class Pack(_OfLengths):
 
     @cached_property
     def _cuts(self) -> Indices:
-        """The first token of each row, and the end of the last."""
-        ends, total = self._ends, int(self._ends[-1]) if len(self._ends) else 0
+        """The first token of each row, and the end of the last. A sequence that is too long has a row for itself."""
+        ends, total, (size,) = self._ends, int(self._ends[-1]) if len(self._ends) else 0, self.sizes
         if self.splits:
-            cuts = np.arange(0, total + self.size, self.size, dtype=np.int64)
+            cuts = np.arange(0, total + size, size, dtype=np.int64)
             cuts[-1] = min(cuts[-1], total)
         else:
             assert self.lengths is not None
-            if len(too_long := np.flatnonzero(self.lengths > self.size)):
-                raise self._too_long(int(too_long[0]), int(self.lengths[too_long[0]]))
             # For each sequence the one that begins the row after that which it begins.
-            after = np.searchsorted(ends, ends - self.lengths + self.size, "right").tolist()
+            after = np.searchsorted(ends, ends - self.lengths + size, "right")
+            after = np.maximum(after, np.arange(1, len(ends) + 1)).tolist()
             firsts, at = [], 0
             while at < len(after):
                 firsts.append(at)
@@ -118,7 +191,7 @@ class Pack(_OfLengths):
             cuts = np.append((ends - self.lengths)[firsts], total)
         if not total:
             return cuts[:1]
-        is_short = len(cuts) > 1 and cuts[-1] - cuts[-2] < self.size
+        is_short = len(cuts) > 1 and cuts[-1] - cuts[-2] < size
         return cuts[:-1] if self.drop_remainder and is_short and self.splits else cuts
 
     def _too_long(self, number: int, length: int) -> ElementError:
@@ -130,11 +203,13 @@ class Pack(_OfLengths):
     @cached_property
     def length(self) -> Length:
         """The number of rows."""
+        if self.packs is not None:
+            return self.packs.row_count
         return len(self._cuts) - 1 if self.lengths is not None else 0 if self.source.length == 0 else None
 
     @cached_property
     def spec(self) -> Spec:
-        """A pair of the row, like the element, and the numbers of sequences."""
+        """The row, like the element; the numbers of sequences; and places in sequences, if asked for."""
         spec = self.source.spec
         for place, leaf in zip(_tree.paths(spec.structure), spec.leaves, strict=True):
             if len(leaf.shape) != 1 or leaf.dtype.itemsize == 0:
@@ -142,60 +217,105 @@ class Pack(_OfLengths):
                     f"{self.label} lays sequences of numbers end to end, but element{place} is {leaf}. Take the "
                     "sequences alone, as with select(), or map()."
                 )
-        row = spec.structure.unflatten([ArraySpec((self.size,), leaf.dtype) for leaf in spec.leaves])
-        return Spec.of((row, ArraySpec((self.size,), np.dtype(np.int32))))
+        if self.structure not in (None, spec.structure):
+            raise SpecError(f"{self.label} needs a length for each part of an element, but elements are {spec}.")
+        sizes = self.sizes * len(spec.leaves) if self.structure is None else self.sizes
+        row = [ArraySpec((size,), leaf.dtype) for size, leaf in zip(sizes, spec.leaves, strict=True)]
+        numbers = [ArraySpec((size,), np.dtype(np.int32)) for size in self.sizes]
+        more = numbers[0] if self.structure is None else spec.structure.unflatten(numbers)
+        return Spec.of(
+            (spec.structure.unflatten(row), more, more) if self.positions else (spec.structure.unflatten(row), more)
+        )
 
     batch_size = 1
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
-        """The sequences that have tokens in the rows."""
-        return [Demand(0, epoch, self._members(indices)[0])]
+        """The sequences that have tokens in the rows, each once."""
+        return [Demand(0, epoch, np.unique(self._pieces(epoch, indices).elements))]
 
-    def _members(self, indices: Indices) -> tuple[Indices, Indices]:
-        """The sequences in some rows, each once; and the first one of each row."""
+    def _pieces(self, epoch: int, indices: Indices) -> Pieces:
+        """What some rows are made of."""
+        if self.packs is not None:
+            parts = [(np.empty(0, np.int64),) * 4]
+            for divided, rows, places in self.packs.located(epoch, indices):
+                taken, sizes = divided.taken(rows)
+                elements = divided.elements[taken].astype(np.int64)
+                starts, counts = np.zeros(len(elements), np.int64), self._known(0)[elements].astype(np.int64)
+                if divided.starts is not None and divided.counts is not None:
+                    starts, counts = divided.starts[taken].astype(np.int64), divided.counts[taken].astype(np.int64)
+                parts.append((elements, starts, counts, np.repeat(places, sizes)))
+            return Pieces(*map(np.concatenate, zip(*parts, strict=True)))
+        assert self.lengths is not None
         starts, stops = self._cuts[indices], self._cuts[indices + 1]
         firsts = np.searchsorted(self._ends, starts, "right")
-        counts = np.searchsorted(self._ends, stops - 1, "right") - firsts + 1
-        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        return np.unique(np.repeat(firsts, counts) + within), firsts
+        sizes = np.searchsorted(self._ends, stops - 1, "right") - firsts + 1
+        elements = np.arange(sizes.sum()) + np.repeat(firsts - np.cumsum(sizes) + sizes, sizes)
+        owners = np.repeat(np.arange(len(indices)), sizes)
+        begins = self._ends[elements] - self.lengths[elements]
+        skips = np.maximum(starts[owners] - begins, 0)
+        counts = np.minimum(self._ends[elements], stops[owners]) - begins - skips
+        has = counts > 0
+        return Pieces(elements[has], skips[has], counts[has], owners[has])
 
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
-        """Reads the sequences of all rows once, and lays them end to end; each row is a part of that."""
-        assert self.lengths is not None
-        members, firsts = self._members(indices)
-        laid = [np.concatenate(column) for column in self._read(reader, epoch, members)]
-        sizes = self.lengths[members]
-        laid.append(np.repeat(np.cumsum(sizes > 0, dtype=np.int32), sizes))  # the number of each token's sequence
-        skips = self._cuts[indices] - (self._ends[firsts] - self.lengths[firsts])
-        starts = (np.cumsum(sizes) - sizes)[np.searchsorted(members, firsts)] + skips
-        counts = self._cuts[indices + 1] - self._cuts[indices]
-        segments, fillings = out.arrays[-1], [*[self.padding_value] * (len(laid) - 1), 0]
-        for row, start, count in zip(out.row_numbers(), starts.tolist(), counts.tolist(), strict=True):
-            for places, tokens, filling in zip(out.arrays, laid, fillings, strict=True):
-                places[row, :count] = tokens[start : start + count]
-                places[row, count:] = filling
-            segments[row, :count] -= segments[row, 0] - 1
+        """Reads the sequences of all rows once, and lays their pieces end to end.
+
+        Raises:
+            ElementError: A sequence is longer than a row, or has another length than was said.
+        """
+        elements, starts, counts, owners = self._pieces(epoch, indices)
+        leaf_count = len(self.source.spec.leaves)
+        kinds = (
+            [counts]
+            if self.structure is None
+            else [self._known(leaf)[elements].astype(np.int64) for leaf in range(leaf_count)]
+        )
+        for size, tokens in zip(self.sizes, kinds, strict=True):
+            if (tokens > size).any():
+                place = int(np.argmax(tokens > size))
+                raise self._too_long(int(elements[place]), int(tokens[place]))
+        members, which = np.unique(elements, return_inverse=True)
+        columns = self._read(reader, epoch, members)
+        parts = np.flatnonzero(counts < self._known(0)[elements]).tolist() if self.splits else []
+        firsts = np.flatnonzero(np.diff(owners, prepend=-1))  # pieces of one row stand together
+        numbers = np.arange(len(owners)) - np.repeat(firsts, np.diff(firsts, append=len(owners))) + 1
+        rows = out.take(owners[firsts])
+        for leaf, column in enumerate(columns):
+            values = [column[each] for each in which.tolist()]
+            for piece in parts:
+                values[piece] = values[piece][starts[piece] : starts[piece] + counts[piece]]
+            tokens = kinds[0 if self.structure is None else leaf]
+            _lay(rows, leaf, np.concatenate(values), np.add.reduceat(tokens, firsts), self.padding_value)
+        for kind, tokens in enumerate(kinds, leaf_count):
+            sizes = np.add.reduceat(tokens, firsts)
+            _lay(rows, kind, np.repeat(numbers, tokens), sizes, 0)
+            if self.positions:
+                within = np.arange(tokens.sum()) - np.repeat(np.cumsum(tokens) - tokens, tokens)
+                _lay(rows, kind + len(kinds), within, sizes, 0)
 
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """The rows of a stream, each when it is full."""
+        (row_size,) = self.sizes
         row, filled, segment = self._empty(), 0, 0
         for number, leaves in enumerate(reader.inputs[0].sequence(epoch)):
             sizes = {len(leaf) for leaf in leaves}
             if len(sizes) > 1:
                 raise ElementError(f"{self.label}: the sequences of element {number} have {sorted(sizes)} tokens.")
             size, start = sizes.pop(), 0
-            if not self.splits and size > self.size:
+            if not self.splits and size > row_size:
                 raise self._too_long(number, size)
-            if not self.splits and filled + size > self.size:
+            if not self.splits and filled + size > row_size:
                 yield row
                 row, filled, segment = self._empty(), 0, 0
             while start < size:
-                count, segment = min(size - start, self.size - filled), segment + 1
+                count, segment = min(size - start, row_size - filled), segment + 1
                 for places, leaf in zip(row, leaves, strict=False):
                     places[filled : filled + count] = leaf[start : start + count]
-                row[-1][filled : filled + count] = segment
+                row[len(leaves)][filled : filled + count] = segment
+                if self.positions:
+                    row[-1][filled : filled + count] = np.arange(count)
                 start, filled = start + count, filled + count
-                if filled == self.size:
+                if filled == row_size:
                     yield row
                     row, filled, segment = self._empty(), 0, 0
         if filled and not (self.drop_remainder and self.splits):
@@ -203,8 +323,20 @@ class Pack(_OfLengths):
 
     def _empty(self) -> Leaves:
         """A row without sequences."""
-        leaves = self.spec.leaves[:-1]
-        return [*(np.full(self.size, self.padding_value, leaf.dtype) for leaf in leaves), np.zeros(self.size, np.int32)]
+        count = len(self.source.spec.leaves)
+        fillings = [self.padding_value] * count + [0] * (len(self.spec.leaves) - count)
+        return [
+            np.full(leaf.shape, filling, leaf.dtype) for leaf, filling in zip(self.spec.leaves, fillings, strict=True)
+        ]
+
+
+def _lay(out: Rows, leaf: int, laid: Any, counts: Indices, filling: Any) -> None:
+    """Writes what lies one after the other into rows, so much into each, and fills them up."""
+    places, stop = out.arrays[leaf], 0
+    for row, count in zip(out.row_numbers(), counts.tolist(), strict=True):
+        places[row, :count] = laid[stop : stop + count]
+        places[row, count:] = filling
+        stop += count
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,17 +345,35 @@ class TokenBatch(_OfLengths):
 
     limit: int
     padding: Padding = field(repr=False)
+    buckets: Buckets | None = None
 
-    verb = "batch"
+    _is_longest = True
+
+    @property
+    def blocks(self) -> Buckets | None:
+        """Where batches are of similar lengths."""
+        return self.buckets
+
+    @property
+    def verb(self) -> str:
+        """The user's."""
+        return "batch" if self.buckets is None else "bucket_by_length"
 
     @property
     def label(self) -> str:
         """As the user wrote it, without lengths."""
-        return f"batch(max_tokens={self.limit})"
+        return f"{self.verb}(max_tokens={self.limit})"
 
     def settings(self) -> dict[str, Any]:
         """The limit and the lengths."""
+        if self.buckets is not None:
+            return self.buckets.settings() | {"padding": self.padding.facts}
         return {"max_tokens": self.limit, "lengths": None if self.lengths is None else mark_of(self.lengths)}
+
+    @property
+    def remark(self) -> str:
+        """How much is padding."""
+        return "" if self.buckets is None else self.buckets.remark
 
     @cached_property
     def _firsts(self) -> Indices:
@@ -251,25 +401,36 @@ class TokenBatch(_OfLengths):
     @cached_property
     def length(self) -> Length:
         """The number of batches."""
+        if self.buckets is not None:
+            return self.buckets.row_count
         return len(self._firsts) - 1 if self.lengths is not None else 0 if self.source.length == 0 else None
 
     @cached_property
     def spec(self) -> Spec:
         """Padded batches of any number of elements."""
         most = self.limit if self.lengths is None else int(np.diff(self._firsts).max(initial=1))
+        if self.buckets is not None:
+            most = self.buckets.most_elements
         return self.padding.spec(self.label, self.source.spec, most, is_exact=False)
 
     batch_size = None
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """The sequences of each batch, in order."""
+        return [Demand(0, epoch, np.concatenate([np.empty(0, np.int64), *self._members(epoch, indices)]))]
+
+    def _members(self, epoch: int, indices: Indices) -> list[Indices]:
+        """The sequences of each batch."""
+        if self.buckets is not None:
+            return self.buckets.members_of(epoch, indices)
         ranges = zip(self._firsts[indices].tolist(), self._firsts[indices + 1].tolist(), strict=True)
-        return [Demand(0, epoch, np.concatenate([np.empty(0, np.int64), *(np.arange(*each) for each in ranges)]))]
+        return [np.arange(*each) for each in ranges]
 
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Reads the sequences of one batch after the other, and pads them."""
-        for row, index in zip(out.row_numbers(), indices.tolist(), strict=True):
-            members = np.arange(self._firsts[index], self._firsts[index + 1])
+        for row, members in zip(out.row_numbers(), self._members(epoch, indices), strict=True):
+            if self.buckets is not None and len(members) == 1:
+                self._require_room(int(members[0]), int(self._known(0)[members[0]]))
             columns = self._read(reader, epoch, members)
             out.put(row, self._stacked(columns, int(members[0])), are_new=True)
 

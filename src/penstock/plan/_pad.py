@@ -4,7 +4,7 @@ import functools
 import operator
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, final
 
@@ -17,9 +17,10 @@ from penstock.base._spec import ArraySpec, Shape, Spec
 from penstock.base._tree import Structure
 from penstock.memory._rows import Indices, Leaves, Rows, copied
 from penstock.plan._batch import Batching, stacked_text
+from penstock.plan._blocks import Buckets
 from penstock.plan._filter import Sequential, judged
 from penstock.plan._map import Map
-from penstock.plan._node import Elements, Memory, walk, working_memory
+from penstock.plan._node import Demand, Elements, Memory, OneInput, Randomness, Reorder, Traits, walk, working_memory
 from penstock.plan._reader import Gather, Reader
 
 Stack = Callable[[Iterable[Sequence[Any]], int], Leaves]
@@ -40,6 +41,11 @@ class Padding:
     """The structure of the shapes, which must equal that of elements."""
     value_structure: Structure
     """The structure of the values, which must equal that of elements, or be a leaf."""
+
+    @property
+    def facts(self) -> str:
+        """The shapes and values, as text."""
+        return str((self.shapes, ["0" if value is None else str(value) for value in self.values]))
 
     def target(self, label: str, spec: Spec) -> list[Shape]:
         """The padded shape of each leaf of an element.
@@ -151,18 +157,80 @@ def holds(dtype: np.dtype[Any], value: Any) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
+class Bucketed(Reorder, OneInput):
+    """The elements in the order of their batches, which have elements of similar length. The batches follow."""
+
+    buckets: Buckets
+
+    verb = "bucket_by_length"
+    takes_each_once = True
+    _scatters = True
+    traits = Traits(is_hidden=True)
+    needs_index = True
+
+    @property
+    def label(self) -> str:
+        """That of the batches."""
+        return f"{self.verb}({self.buckets.size})"
+
+    def settings(self) -> dict[str, Any]:
+        """The lengths, and how they are divided."""
+        return {f"bucket_{name}": value for name, value in self.buckets.settings().items()}
+
+    @property
+    def spread(self) -> float:  # type: ignore[override]
+        """A block, or all if blocks are no neighbours."""
+        return self.buckets.spread
+
+    @property
+    def redraws(self) -> bool:  # type: ignore[override]
+        """Unless the order stays."""
+        return self.buckets.seed is not None
+
+    @cached_property
+    def randomness(self) -> Randomness:
+        """The order differs from epoch to epoch, unless it stays."""
+        below = self.source.randomness
+        return Randomness(below.depth, self.redraws or below.reorders)
+
+    @property
+    def memory(self) -> Memory:
+        """That of the blocks."""
+        return self.buckets.memory
+
+    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
+        """A look-up in the blocks."""
+        assert self.buckets.size is not None
+        batches, within = np.divmod(indices, self.buckets.size)
+        found = np.empty(len(indices), np.int64)
+        for divided, rows, places in self.buckets.located(epoch, batches):
+            found[places] = divided.elements[divided.bounds[rows] + within[places]]
+        return [Demand(0, epoch, found)]
+
+
+@dataclass(frozen=True, eq=False)
 class PaddedBatch(Batching):
     """Element `i` is the input's elements `[i * size, (i + 1) * size)`, padded to one size and stacked."""
 
     padding: Padding
+    buckets: Buckets | None = field(default=None, repr=False, kw_only=True)
+    """The order of the input, `Bucketed`; None for another."""
 
-    verb = "padded_batch"
     takes_any_shape = True
+
+    @property
+    def verb(self) -> str:
+        """The user's."""
+        return "padded_batch" if self.buckets is None else "bucket_by_length"
+
+    @property
+    def remark(self) -> str:
+        """How much is padding, where lengths are known."""
+        return "" if self.buckets is None else self.buckets.remark
 
     def settings(self) -> dict[str, Any]:
         """The arguments."""
-        padding = (self.padding.shapes, ["0" if value is None else str(value) for value in self.padding.values])
-        return {"size": self.size, "drop_remainder": self.drop_remainder, "padding": str(padding)}
+        return {"size": self.size, "drop_remainder": self.drop_remainder, "padding": self.padding.facts}
 
     @cached_property
     def spec(self) -> Spec:

@@ -36,9 +36,8 @@ def _lines(node: Node, first: str, rest: str, seen: set[int]) -> Iterator[str]:
     try:
         spec = node.known_spec
         length = length_text(None if _waits_for_function(node) else node.length)
-        facts = (
-            f"{length}, {'spec is known when element 0 has run' if spec is None else _spec_text(spec)}, {node.access}"
-        )
+        known = "spec is known when element 0 has run" if spec is None else _spec_text(spec)
+        facts = ", ".join(filter(None, (length, known, node.access, node.remark)))
     except SpecError as error:
         facts = f"is wrong: {error}"
     is_repeated = id(node) in seen and bool(below)

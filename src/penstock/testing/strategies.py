@@ -23,7 +23,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 
-from penstock import concatenate, from_arrays, from_generator, interleave, mix, range as range_of, zip as zip_of
+from penstock import (
+    concatenate,
+    from_arrays,
+    from_generator,
+    from_source,
+    interleave,
+    mix,
+    range as range_of,
+    zip as zip_of,
+)
 from penstock._dataset import Dataset
 from penstock.base import _tree
 from penstock.base._random import ElementRng, local_permute, permute, permute_each
@@ -550,19 +559,11 @@ def _ragged(draw: st.DrawFn, p: Plan) -> Plan | None:
 
 
 def _pack(draw: st.DrawFn, p: Plan) -> Plan | None:
-    # Sequences of one length each, so that elements say which.
     size, ragged = draw(st.integers(1, 5)), draw(st.booleans())
-    differs = p.dataset._node.randomness.reorders or p.depth
-    # The models of later steps stack rows with NumPy, which gives all dtypes this machine's order of bytes.
-    if len(p.specs) != 1 or p.has_text or not p.specs[0].dtype.isnative or (differs and not p.is_stream):
+    if not _has_sequences(p):
         return None
-
-    def tokens(element: Tree) -> Any:
-        values = np.asarray(_tree.flatten(element)[0][0]).ravel()
-        return values[: checksum(element) % (len(values) + 1)] if ragged else values
-
+    tokens = functools.partial(_tokens, ragged=ragged)
     dtype = p.specs[0].dtype
-    sequences = p.dataset.map(tokens, element_spec=ArraySpec((None,), dtype))
     lengths = None if p.is_stream else [len(tokens(x)) for x in p.elements(0)]
 
     def elements(epoch: int) -> list[Tree]:
@@ -576,7 +577,68 @@ def _pack(draw: st.DrawFn, p: Plan) -> Plan | None:
             rows.append((values, np.array([owners[o] for _, o in row] + [0] * filled, np.int32)))
         return rows
 
+    sequences = p.dataset.map(tokens, element_spec=ArraySpec((None,), dtype))
     return p.then(sequences.pack(size, lengths=lengths), elements)
+
+
+def _has_sequences(p: Plan) -> bool:
+    """Whether `_tokens` of an element are the same in every epoch, or come as a stream."""
+    differs = p.dataset._node.randomness.reorders or p.depth
+    # The models of later steps stack rows with NumPy, which gives all dtypes this machine's order of bytes.
+    is_one = len(p.specs) == 1 and not p.has_text and p.specs[0].dtype.isnative
+    return is_one and (p.is_stream or not differs)
+
+
+def _tokens(element: Tree, ragged: bool) -> Any:
+    values = np.asarray(_tree.flatten(element)[0][0]).ravel()
+    return values[: checksum(element) % (len(values) + 1)] if ragged else values
+
+
+def _by_length(draw: st.DrawFn, p: Plan) -> Plan | None:
+    # Which elements a row has is arithmetic on lengths. So it is learnt from bare numbers with the same lengths.
+    if p.is_stream or not _has_sequences(p):
+        return None
+    seed, packs, ragged = draw(st.none() | st.integers(0, 3)), draw(st.booleans()), draw(st.booleans())
+    size, fit, split = draw(st.integers(1, 5)), draw(st.sampled_from(["next", "first", "best"])), draw(st.booleans())
+    tokens, dtype = functools.partial(_tokens, ragged=ragged), p.specs[0].dtype
+    lengths = tuple(len(tokens(x)) for x in p.elements(0))
+    room = max(size, *lengths) if (packs and not split) or (not packs and split) else size
+
+    def add(sequences: Dataset) -> Dataset:
+        ordered = sequences if seed is None else sequences.shuffle(seed)
+        if packs:
+            return ordered.pack(room, lengths=lengths, fit=fit, split=split, positions=True)
+        limit = {"max_tokens": max(1, room)} if split else {"batch_size": size}
+        return ordered.bucket_by_length(lengths=lengths, **limit)
+
+    @functools.cache
+    def numbered(epoch: int) -> list[Tree]:
+        tokens = [np.array([(owner << 8) + place for place in range(n)], np.int64) for owner, n in enumerate(lengths)]
+        sequences = from_source(tokens, element_spec=ArraySpec((None,), np.dtype("int64")))
+        with add(sequences if packs else zip_of((sequences, range_of(len(lengths))))).loader("inline") as loader:
+            loader.set_state(loader.get_state() | {"epoch": epoch})
+            return list(loader)
+
+    def elements(epoch: int) -> list[Tree]:
+        given = [tokens(x) for x in p.elements(epoch)]
+        if not packs:
+            batches = []
+            for _, owners in numbered(epoch):
+                mine = [given[owner] for owner in owners.tolist()]
+                longest = max(map(len, mine))
+                rows = [np.concatenate([row, np.zeros(longest - len(row), dtype)]) for row in mine]
+                batches.append(np.int64(checksum(np.stack(rows).astype(dtype))))
+            return batches
+        packed = []
+        for where, segments, places in numbered(epoch):
+            row = np.zeros(room, dtype)
+            row[segments > 0] = [given[owner][place] for owner, place in np.transpose(divmod(where[segments > 0], 256))]
+            packed.append((row, segments, places))
+        return packed
+
+    made = add(p.dataset.map(tokens, element_spec=ArraySpec((None,), dtype)))
+    # Shapes of batches differ, and functions of later steps need one.
+    return p.then(made if packs else made.map(checksum, element_spec=INT64), elements)
 
 
 def _select(draw: st.DrawFn, p: Plan) -> Plan | None:
@@ -749,7 +811,7 @@ COMMON: list[Verb] = [
 ]  # fmt: skip
 VERBS: list[Verb] = [
     *COMMON, _map, _batch_and_unbatch, _picked, _split, _zip, _batches_of_two_sizes, _sample, _pack, _windows_by_name,
-    _per_class, _side_by_side, _ragged, _group_by, _join,
+    _per_class, _side_by_side, _ragged, _group_by, _join, _by_length,
 ]  # fmt: skip
 MOVES: list[Verb] = [
     _cast, _slice, _take, _skip, _shard, _repeat, _shuffle, _batch, _unbatch, _windows, _concatenate, _interleave, _zip,

@@ -1,0 +1,473 @@
+"""Blocks of positions that are divided into rows by the lengths of elements, for `bucket_by_length` and `pack`.
+
+A block is some 65,536 elements. Which elements are in it never changes, and how many rows they make does not either. So
+every epoch has the same number of rows, and row `i` is found without those before it. After a shuffle that differs from
+epoch to epoch, the rows of a block differ too: elements trade places with others, wherever both fit. What an epoch does
+to a block is a function of (seed, epoch, block). See design/0032-order-by-length.md.
+"""
+
+import logging
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, Final, Literal, NamedTuple, final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock import native
+from penstock.base._errors import ArgumentError
+from penstock.base._random import hashed, random_words
+from penstock.memory._rows import Indices
+from penstock.plan._index import mark_of
+from penstock.plan._node import Memory
+
+_log = logging.getLogger("penstock")
+
+BLOCK_LENGTH: Final = 65_536
+"""The most elements in a block."""
+_KEPT_BLOCKS: Final = 4
+"""The divided blocks that a process keeps of an order that differs from epoch to epoch: the readers of one epoch need
+one or two of them. Of an order that stays, all are kept."""
+_WINDOWS: Final = (16, 1024)
+"""Sequences trade places with those that are so near by length: long ones find partners near, short ones far."""
+_BATCH_WINDOW: Final = 8
+"""Elements of batches trade places with those of at most so many batches. Of 65,536 lengths in batches of 32, two leave
+12 % of the pairs of a batch together in the next epoch, and 0.6 % is padding; eight leave 3 %, and 2.2 % is padding. Of
+3,000 lengths, two leave as many, and 12 % is padding."""
+_NO_LIMIT: Final = 2**32 - 1
+
+Lengths = npt.NDArray[np.uint32]
+Fit = Literal["next", "first", "best"]
+Draw = Callable[[int], Lengths]
+"""Returns so many random words."""
+
+
+def as_lengths(verb: str, known: Sequence[npt.NDArray[Any]]) -> Lengths:
+    """The lengths of elements as blocks have them.
+
+    Raises:
+        ArgumentError: One is 2**32 or more.
+    """
+    for each in known:
+        if int(each.max(initial=0)) > _NO_LIMIT:
+            first = int(np.argmax(each))
+            raise ArgumentError(
+                f"{verb}(lengths=...): lengths are below 2**32, but that of element {first} is {each[first]}. Compute "
+                "lengths from this dataset, in its order."
+            )
+    if len(known) == 1:
+        return np.ascontiguousarray(known[0], np.uint32)[None]
+    return np.array([np.asarray(each, np.uint32) for each in known])
+
+
+def are_long(known: Iterable[npt.NDArray[Any]], sizes: Sequence[int]) -> npt.NDArray[np.bool_] | None:
+    """Which elements are longer than their row, shape `(n,)`; None if none is."""
+    pairs = list(zip(known, sizes, strict=True))
+    if all(int(each.max(initial=0)) <= size for each, size in pairs):
+        return None
+    found: npt.NDArray[np.bool_] = np.logical_or.reduce([each > size for each, size in pairs])
+    return found
+
+
+def caution_long(call: str, known: Sequence[npt.NDArray[Any]], sizes: Sequence[int]) -> None:
+    """Logs how many elements are longer than their row."""
+    is_long = are_long(known, sizes)
+    if is_long is not None:
+        first = int(np.argmax(is_long))
+        text = (
+            "%s: %d of %d elements are longer than that, the first is element %d. Each is an error where it is read; "
+        )
+        text += "loader(on_error='skip') leaves it out. To leave them out here: ds[lengths <= %d]."
+        _log.warning(text, call, np.count_nonzero(is_long), len(is_long), first, sizes[0])
+
+
+class Pieces(NamedTuple):
+    """What a block is divided into: parts of its elements, each in a row."""
+
+    elements: Indices
+    """The element of each, by its number in the block, ascending unless an element goes on in the next row."""
+    rows: Indices
+    starts: Indices | None = None
+    """The first token of each, and the number of tokens of each; None if elements are whole."""
+    counts: Indices | None = None
+
+
+class Divided(NamedTuple):
+    """The rows of a block."""
+
+    elements: npt.NDArray[Any]
+    """Those of the input, row after row; of 32 bits where these are enough."""
+    bounds: Indices
+    """Where each row begins, and where the last one ends."""
+    starts: Lengths | None
+    counts: Lengths | None
+
+    def taken(self, rows: Indices) -> tuple[Indices, Indices]:
+        """The places of some rows' pieces, row after row; and the number of pieces of each."""
+        sizes = self.bounds[rows + 1] - self.bounds[rows]
+        return np.arange(sizes.sum()) + np.repeat(self.bounds[rows] - np.cumsum(sizes) + sizes, sizes), sizes
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks(ABC):
+    """The blocks of an input. Its elements have an order that stays."""
+
+    lengths: Lengths
+    """Shape `(kinds, n)`: of each element, of each kind."""
+    seed: int | None
+    """Of the order in each epoch; None for the order of the input."""
+    is_local: bool
+    """Blocks are neighbours. Otherwise a block has one of each few neighbours."""
+
+    @property
+    def _shuffle_text(self) -> str:
+        return "" if self.seed is None else f", shuffled within blocks (seed={self.seed})"
+
+    def settings(self) -> dict[str, Any]:
+        """The lengths, and the order."""
+        return {"lengths": self._mark, "seed": self.seed, "is_local": self.is_local}
+
+    @cached_property
+    def _mark(self) -> str:
+        return mark_of(*self.lengths)
+
+    @property
+    def block_length(self) -> int:
+        """The number of elements in a block."""
+        return BLOCK_LENGTH
+
+    @property
+    def _keeps_last(self) -> bool:
+        """Whether the last row stays the last: it is short."""
+        return False
+
+    @abstractmethod
+    def _divide(self, lengths: Lengths, draw: Draw | None) -> Pieces:
+        """Divides a block into rows. Their number depends on the lengths alone."""
+
+    @property
+    def _element_count(self) -> int:
+        return int(self.lengths.shape[1])
+
+    @cached_property
+    def _full_count(self) -> int:
+        """The blocks of full length. One that is shorter may follow."""
+        return self._element_count // self.block_length
+
+    def _members(self, block: int) -> Indices:
+        """The elements of a block, ascending.
+
+        The input is cut into runs of as many neighbours as there are blocks, and a full block has one of each. The rest
+        of the elements lengthen some runs by one, at even distances, and are the last block.
+        """
+        size, full, count = self.block_length, self._full_count, self._element_count
+        rest = count - full * size
+        if self.seed is None or self.is_local or full == 0:
+            return np.arange(block * size, min((block + 1) * size, count), dtype=np.int64)
+        firsts, widths, shifts = self._runs
+        if block < full:
+            return firsts + (block + shifts) % widths
+        longer = -((-np.arange(1, rest + 1) * size) // rest) - 1
+        found: Indices = firsts[longer] + (block + shifts[longer]) % widths[longer]
+        return found
+
+    @cached_property
+    def _runs(self) -> tuple[Indices, Indices, Indices]:
+        """The first element of each run, its length, and a random number."""
+        size, full = self.block_length, self._full_count
+        firsts = np.arange(size + 1) * full + np.arange(size + 1) * (self._element_count - full * size) // size
+        assert self.seed is not None
+        return firsts[:-1], np.diff(firsts), hashed(np.arange(size), self.seed)
+
+    def _lengths_of(self, members: Indices) -> Lengths:
+        return np.array([each.take(members) for each in self.lengths])
+
+    @cached_property
+    def counts(self) -> Indices:
+        """The number of rows of each block."""
+        blocks = range(-(-self._element_count // self.block_length))
+        return np.array([self._row_count(block) for block in blocks], np.int64)
+
+    def _row_count(self, block: int) -> int:
+        return int(self._divide(self._lengths_of(self._members(block)), None).rows.max(initial=-1)) + 1
+
+    @cached_property
+    def row_count(self) -> int:
+        """The number of rows, in every epoch."""
+        return int(self.counts.sum())
+
+    @cached_property
+    def _order(self) -> Callable[[int], tuple[Indices, Indices]]:
+        """For an epoch: the blocks in its order, and the rows before each. One that is not full stays the last."""
+
+        def order(epoch: int) -> tuple[Indices, Indices]:
+            blocks = np.arange(len(self.counts))
+            if self.seed is not None:
+                blocks[: self._full_count] = np.argsort(self._draw(self._full_count, epoch, -1), kind="stable")
+            return blocks, np.cumsum(self.counts[blocks]) - self.counts[blocks]
+
+        return lru_cache(2)(order)
+
+    def _draw(self, count: int, epoch: int, *place: int) -> Lengths:
+        assert self.seed is not None
+        return random_words(count, self.seed, epoch, *place)
+
+    @cached_property
+    def block(self) -> Callable[[int, int], Divided]:
+        """The rows of a block in an epoch."""
+        return lru_cache(None if self.seed is None else _KEPT_BLOCKS)(self._divided)
+
+    def _divided(self, epoch: int, block: int) -> Divided:
+        members, calls = self._members(block), iter(range(1 << 30))
+
+        def draw(count: int) -> Lengths:
+            return self._draw(count, epoch, block, next(calls))
+
+        found = self._divide(self._lengths_of(members), None if self.seed is None else draw)
+        count = int(found.rows.max(initial=-1)) + 1
+        if self.seed is None:  # rows come in the order of their first elements
+            keys = np.empty(count, np.int64)
+            keys[found.rows[::-1]] = np.arange(len(found.rows))[::-1]
+        else:
+            keys = draw(count).astype(np.int64)
+        moved = count - (self._keeps_last and block == len(self.counts) - 1)
+        places = np.arange(count)
+        places[_places_of(keys[:moved])] = np.arange(moved)
+        rows = places[found.rows]
+        pieces = _places_of(rows)
+        bounds = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=count))])
+        starts, counts = (None if each is None else each[pieces].astype(np.uint32) for each in found[2:])
+        small = np.uint32 if self._element_count <= 1 << 32 else np.int64
+        return Divided(members[found.elements[pieces]].astype(small), bounds, starts, counts)
+
+    def located(self, epoch: int, rows: Indices) -> list[tuple[Divided, Indices, Indices]]:
+        """The blocks that have some rows; for each also their numbers in it, and their places among those asked for."""
+        epoch = 0 if self.seed is None else epoch
+        blocks, before = self._order(epoch)
+        which = np.searchsorted(before, rows, "right") - 1
+        found = []
+        for number in np.unique(which).tolist():
+            places = np.flatnonzero(which == number)
+            found.append((self.block(epoch, int(blocks[number])), rows[places] - before[number], places))
+        return found
+
+    @property
+    def spread(self) -> float:
+        """The elements among which those of a row are."""
+        return self.block_length if self.seed is None or self.is_local else math.inf
+
+    @property
+    def memory(self) -> Memory:
+        """The lengths; and for each worker the blocks that it keeps: 12 bytes a piece, and 8 a row."""
+        count = self._element_count
+        kept = 1.0 if self.seed is None or count == 0 else min(1.0, _KEPT_BLOCKS * self.block_length / count)
+        return Memory(int(kept * (12 * count + 20 * self.row_count)), kept_nbytes=self.lengths.nbytes)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The arguments, and what takes a pass over all lengths."""
+        return {
+            name: value for name, value in vars(self).items() if name in (*self.__match_args__, "counts", "_is_sorted")
+        }
+
+
+def _places_of(keys: npt.NDArray[Any]) -> Indices:
+    """The stable order of keys from 0 to 2**32 - 1. Sorting numbers takes half the time of sorting places."""
+    packed = keys.astype(np.uint64) << np.uint64(32)
+    packed |= np.arange(len(keys), dtype=np.uint64)
+    packed.sort()
+    packed &= np.uint64(_NO_LIMIT)
+    return packed.view(np.int64)
+
+
+def _by_length(lengths: Lengths) -> Indices:
+    """The order from the longest to the shortest; equal ones in their own order."""
+    return _places_of(int(lengths.max(initial=0)) - lengths)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Buckets(Blocks):
+    """Batches of elements of similar length: of `size` each, or of as many as `max_tokens` allow."""
+
+    size: int | None
+    max_tokens: int | None
+
+    def settings(self) -> dict[str, Any]:
+        """The sizes, too."""
+        return super().settings() | {"size": self.size, "max_tokens": self.max_tokens}
+
+    @cached_property
+    def block_length(self) -> int:
+        """A multiple of the size, so that no block but the last has a short batch."""
+        size = self.size or 1
+        return max(1, BLOCK_LENGTH // size) * size
+
+    @property
+    def _keeps_last(self) -> bool:
+        return self.size is not None and self._element_count % self.size > 0
+
+    def _row_count(self, block: int) -> int:
+        if self.size is None:
+            return super()._row_count(block)
+        size = self.block_length
+        return -(-min(size, self._element_count - block * size) // self.size)
+
+    def _divide(self, lengths: Lengths, draw: Draw | None) -> Pieces:
+        order = _by_length(lengths[0])
+        tokens = np.maximum(lengths[0][order], 1)
+        sizes = self._sizes(tokens)
+        rows = np.repeat(np.arange(len(sizes), dtype=np.uint32), sizes)
+        if draw is not None and len(rows):
+            limit = None if self.max_tokens is None else np.minimum(self.max_tokens // sizes, _NO_LIMIT)
+            most = np.full(len(sizes), _NO_LIMIT, np.int64) if limit is None else limit.astype(np.int64)
+            window = len(rows) * max(2, min(_BATCH_WINDOW, len(sizes) // 128)) // len(sizes)
+            native.trade_rows(tokens, rows, most, False, window, draw(len(rows)))
+        found = np.empty(len(rows), np.int64)
+        found[order] = rows
+        return Pieces(np.arange(len(rows)), found)
+
+    def _sizes(self, tokens: Lengths) -> Indices:
+        """The number of elements of each batch."""
+        if self.size is not None:
+            full, rest = divmod(len(tokens), self.size)
+            return np.array([self.size] * full + [rest] * (rest > 0), np.int64)
+        assert self.max_tokens is not None
+        firsts, at = [], 0
+        while at < len(tokens):
+            firsts.append(at)
+            at += max(1, self.max_tokens // int(tokens[at]))
+        return np.diff(np.array([*firsts, len(tokens)])).astype(np.int64)
+
+    @cached_property
+    def most_elements(self) -> int:
+        """A bound of the elements of a batch."""
+        most = self.size or self.max_tokens // max(1, int(self.lengths.min(initial=1)))  # type: ignore[operator]
+        return max(1, min(most, self._element_count))
+
+    def members_of(self, epoch: int, batches: Indices) -> list[Indices]:
+        """The elements of some batches."""
+        found: list[Indices] = [np.empty(0, np.int64)] * len(batches)
+        for divided, rows, places in self.located(epoch, batches):
+            for row, place in zip(rows.tolist(), places.tolist(), strict=True):
+                found[place] = divided.elements[divided.bounds[row] : divided.bounds[row + 1]].astype(np.int64)
+        return found
+
+    @property
+    def remark(self) -> str:
+        """How much is padding, and which shuffle is taken over."""
+        return f"{self.padded_share:.1%} padding{self._shuffle_text}"
+
+    @cached_property
+    def padded_share(self) -> float:
+        """The part of the tokens that only fill up, in the first block of epoch 0."""
+        if not self.row_count:
+            return 0.0
+        found = self.block(0, 0)
+        lengths = self.lengths[0][found.elements].astype(np.int64)
+        longest = np.maximum.reduceat(lengths, found.bounds[:-1])
+        return float(1 - lengths.sum() / max(1, (longest * np.diff(found.bounds)).sum()))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Packs(Blocks):
+    """Rows with room for so many tokens of each kind."""
+
+    capacity: tuple[int, ...]
+    fit: Fit
+    splits: bool
+
+    def settings(self) -> dict[str, Any]:
+        """How rows are filled, too."""
+        return super().settings() | {"capacity": self.capacity, "fit": self.fit, "splits": self.splits}
+
+    def _divide(self, lengths: Lengths, draw: Draw | None) -> Pieces:
+        if self.fit == "next" and self.splits:
+            return self._cut(lengths[0], draw)
+        elements, starts, sizes = self._whole(lengths)
+        rows = self._fitted(sizes, draw)
+        return Pieces(elements, rows) if starts is None else Pieces(elements, rows, starts, sizes[0].astype(np.int64))
+
+    def _whole(self, lengths: Lengths) -> tuple[Indices, Indices | None, Lengths]:
+        """The pieces that stay whole: their elements, their first tokens (None if none is cut) and their sizes."""
+        elements = np.flatnonzero(lengths.any(axis=0))
+        sizes, starts, (size, *_) = lengths[:, elements], None, self.capacity
+        if self.splits and int(sizes.max(initial=0)) > size:
+            tokens = sizes[0].astype(np.int64)
+            parts = -(-tokens // size)
+            elements, tokens = np.repeat(elements, parts), np.repeat(tokens, parts)
+            starts = (np.arange(len(elements)) - np.repeat(np.cumsum(parts) - parts, parts)) * size
+            sizes = np.minimum(tokens - starts, size).astype(np.uint32)[None]
+        return elements, starts, sizes
+
+    def _row_count(self, block: int) -> int:
+        if self.fit == "next" and self.splits:
+            return -(-int(self.lengths[0].take(self._members(block)).sum(dtype=np.int64)) // self.capacity[0])
+        return super()._row_count(block)
+
+    def _cut(self, lengths: Lengths, draw: Draw | None) -> Pieces:
+        """Lays the elements end to end, and cuts."""
+        order = np.arange(len(lengths)) if draw is None else _places_of(draw(len(lengths)))
+        ends, size = np.cumsum(lengths[order], dtype=np.int64), self.capacity[0]
+        total = int(ends[-1]) if len(ends) else 0
+        edges = np.sort(np.concatenate([[0], ends, np.arange(0, total, size)]), kind="stable")  # two sorted runs
+        edges = edges[np.diff(edges, prepend=-1) > 0]
+        firsts = edges[:-1]
+        owners = np.searchsorted(ends, firsts, "right")
+        starts = firsts - (ends - lengths[order])[owners]
+        return Pieces(order[owners], firsts // size, starts, np.diff(edges))
+
+    def _fitted(self, sizes: Lengths, draw: Draw | None) -> Indices:
+        """The row of each piece. One that is too long has a row for itself."""
+        rows, count, fitting = self._placed(sizes, self._is_sorted)
+        if draw is not None and len(fitting):
+            mine, ordered = rows[fitting], np.ascontiguousarray(sizes[:, fitting])
+            taken = [np.bincount(mine, weights=each, minlength=count) for each in ordered]
+            room = np.array(self.capacity)[:, None] - np.array(taken, np.int64)
+            for window in _WINDOWS:
+                native.trade_rows(ordered, mine, room, True, window, draw(len(mine)))
+            rows[fitting] = mine
+        return rows.astype(np.int64)
+
+    def _placed(self, sizes: Lengths, is_sorted: bool) -> tuple[Lengths, int, Indices]:
+        """The row of each piece, the number of rows that are no piece's own, and those in them from the longest on."""
+        capacity = np.array(self.capacity, np.uint32)
+        if len(capacity) == 1:
+            order, long_count = _by_length(sizes[0]), int((sizes[0] > capacity[0]).sum())
+        else:  # by the kind that they take the largest part of
+            parts = (sizes / capacity[:, None]).max(axis=0)
+            order, long_count = np.argsort(-parts, kind="stable"), int((parts > 1).sum())
+        fitting = order[long_count:]
+        placed = fitting if is_sorted else np.sort(fitting)
+        rows, found = np.empty(sizes.shape[1], np.uint32), np.empty(len(placed), np.uint32)
+        fit = {"next": native.NEXT, "first": native.FIRST, "best": native.BEST}[self.fit]
+        count = native.fit_rows(np.ascontiguousarray(sizes[:, placed]), capacity, found, fit)
+        rows[placed] = found
+        rows[order[:long_count]] = count + np.arange(long_count)
+        return rows, count, fitting
+
+    @cached_property
+    def _is_sorted(self) -> bool:
+        """Whether sequences go from the longest to the shortest, or as they come: what fills the first block better."""
+        if self.fit == "next" or not self.lengths.size:
+            return False
+        sizes = self._whole(self._lengths_of(self._members(0)))[2]
+        return self._placed(sizes, is_sorted=True)[1] < self._placed(sizes, is_sorted=False)[1]
+
+    @cached_property
+    def filled_share(self) -> float:
+        """The part of the rows' room that has tokens, over all kinds; what is too long does not count."""
+        tokens, rows = int(self.lengths.sum(dtype=np.int64)), self.row_count
+        is_long = None if self.splits else are_long(self.lengths, self.capacity)
+        if is_long is not None:
+            tokens -= int(self.lengths[:, is_long].sum(dtype=np.int64))
+            rows -= int(is_long.sum())
+        return tokens / max(1, rows * sum(self.capacity))
+
+    @property
+    def remark(self) -> str:
+        """How full rows are, and which shuffle is taken over."""
+        return f"{self.filled_share:.1%} filled{self._shuffle_text}"
