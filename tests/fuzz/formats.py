@@ -163,6 +163,46 @@ def _open_zarr(folder: Path) -> ps.Dataset:
     return ps.from_arrays(array)
 
 
+def _sparse() -> dict[str, Any]:
+    places = [np.flatnonzero(row) for row in X]
+    return {
+        "indptr": np.cumsum([0, *map(len, places)]).astype("i4"),
+        "indices": np.concatenate(places).astype("i4"),
+        "data": X[X != 0],
+    }
+
+
+def _sparse_npz(folder: Path) -> None:
+    np.savez(folder / "x.npz", **_sparse(), shape=X.shape, format=b"csr")
+
+
+def _h5ad(**options: Any) -> Make:
+    def make(folder: Path) -> None:
+        import h5py
+
+        with h5py.File(folder / "x.h5ad", "w") as file:
+            for name, part in _sparse().items():
+                file.create_dataset(f"X/{name}", data=part, **options)
+            # Text of fixed size: where a heap of text is damaged, HDF5 itself can loop without an end.
+            file["X"].attrs["encoding-type"], file["X"].attrs["shape"] = np.bytes_("csr_matrix"), X.shape
+            file["obs/y"] = Y
+            file["obs/kind/codes"], file["obs/kind/categories"] = np.arange(COUNT, dtype="i1") % 2, [b"a", b"b"]
+            file["obs/kind"].attrs["encoding-type"] = np.bytes_("categorical")
+
+    return make
+
+
+SPARSE = Format({"archive": _sparse_npz}, lambda folder: ps.from_csr(only(folder)))
+H5AD = Format(
+    {
+        "plain": _h5ad(),
+        "chunks": _h5ad(chunks=(4,), maxshape=(None,)),
+        "compressed": _h5ad(chunks=(4,), compression="gzip"),
+    },
+    lambda folder: ps.from_h5ad(only(folder), ["y", "kind"]),
+    needs=("h5py",),
+)
+
 ZARR = Format(
     {"2": _zarr(2), "3": _zarr(3), "plain": _zarr(3, compressors=None)},
     _open_zarr,
@@ -714,6 +754,8 @@ FORMATS: dict[str, Format] = {
     "npy": NPY,
     "hdf5": HDF5,
     "zarr": ZARR,
+    "sparse": SPARSE,
+    "h5ad": H5AD,
     "tfrecord": TFRECORD,
     "examples": EXAMPLES,
     "tar": TAR,

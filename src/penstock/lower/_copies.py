@@ -56,7 +56,7 @@ class CopyPlan:
 
     def __init__(self, node: Node, shard: Share | tuple[int, int]) -> None:
         self.arrays: list[Any] = []
-        """NumPy arrays, and arrays in files (`StridedFile`)."""
+        """NumPy arrays, arrays in files (`StridedFile`), and sparse matrices (`SparseRows`)."""
         self.spec = node.spec
         self._share = share = Share(*shard)
         self._is_whole = share.is_whole
@@ -272,8 +272,14 @@ class _Starts(OneInput):
 
 
 def _keeps_neighbours(node: Node) -> bool:
-    """Whether neighbours of a node's elements are neighbours in the arrays below."""
+    """Whether neighbours of a node's elements are neighbours in arrays below that have windows."""
+    if isinstance(node, SourceNode) and not all(map(_has_windows, node.data.arrays() or ())):
+        return False
     return node.keeps_neighbours and all(map(_keeps_neighbours, node.inputs))
+
+
+def _has_windows(array: Any) -> bool:
+    return isinstance(array, np.ndarray) or hasattr(array, "windowed")
 
 
 def _require_one_cast(node: Cast) -> None:

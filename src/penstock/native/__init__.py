@@ -42,6 +42,14 @@ else:
         _implementation = _numpy
 
 Source = _implementation.Source
+Vector = tuple[Any, NDArray[np.int64], int, np.dtype[Any]]
+"""Numbers in pieces of one length, for `Engine.sparse`: `(source, places, piece_length, dtype)`.
+
+- `source`: a source whose elements are bytes.
+- `places`: the first byte of each piece, int64.
+- `piece_length`: the numbers of a piece; the last may have fewer.
+- `dtype`: that of a number.
+"""
 count_down: Final[Callable[["memoryview[int]", int, int], int]] = getattr(
     _implementation, "count_down", _numpy.count_down
 )  # an engine that was built before has none
@@ -274,6 +282,35 @@ class Engine(_implementation.Engine):
             give_back_nbytes,
             path if name is None else name,
         )
+
+    @staticmethod
+    def sparse(
+        starts: NDArray[np.int64], indices: Vector, values: Vector, columns: int, *, name: object = "a sparse matrix"
+    ) -> Source:
+        """Makes a source of the rows of a sparse matrix, which are copied with zeros between their values.
+
+        Row `i` has its values in the columns `indices[starts[i] : starts[i + 1]]`, in any order. Columns are checked in
+        the moment in which they are used, because files may change. A conversion is of the values.
+
+        A copy fails with CopyError, whose `errno` is EDOM for column number `found_nbytes` of `expected_nbytes`
+        columns, and EEXIST for a column that a row has twice.
+
+        Args:
+            starts: Shape `(rows + 1,)`, from 0 or more on, and not decreasing; copied.
+            indices: The column numbers, of any type of integers.
+            values: Numbers of 1, 2, 4, 8 or 16 bytes.
+            columns: The number of columns.
+            name: For errors.
+
+        Raises:
+            ValueError: The starts decrease, or the numbers have too few pieces.
+            IndexError: A piece lies outside of its source.
+        """
+        kind = np.dtype(indices[3])
+        if kind.kind not in "iu":
+            raise TypeError(f"column numbers are integers, not {kind}")
+        first, second = ((*vector[:3], np.dtype(vector[3]).itemsize) for vector in (indices, values))
+        return _implementation.sparse_source(starts, first, second, conversion(kind, np.int64) or 0, columns, name)
 
 
 @atexit.register

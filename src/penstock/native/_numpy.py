@@ -79,13 +79,25 @@ def _network(values: Words, a: int, b: int, tweaks: Words, rounds: Words) -> Wor
 class Source:
     """Elements that can be copied, see `Engine.memory` and `Engine.file`."""
 
-    def __init__(self, name: object, count: int, row_nbytes: int, access: str, read: Callable[[int], Bytes]) -> None:
+    def __init__(
+        self,
+        name: object,
+        count: int,
+        row_nbytes: int,
+        access: str,
+        read: Callable[[int], Bytes],
+        span: Callable[[int, int, int], Bytes] | None = None,
+    ) -> None:
         self.name = name
         self.count = count
         self.row_nbytes = row_nbytes
         self.access = access
         self.read: Final = read
         """The bytes of one element."""
+        self.span: Final = span
+        """Of elements of one byte: the bytes from a place, so many of them, for the element of that number."""
+        self.number_nbytes = row_nbytes
+        """The bytes that a conversion takes; of a sparse matrix, those of one of its values."""
 
 
 def memory_source(array: Any, name: object) -> Source:
@@ -96,7 +108,10 @@ def memory_source(array: Any, name: object) -> Source:
     if array.ndim < 1:
         raise ValueError(f"a source needs 1 to 64 axes, not {array.ndim}")
     row_nbytes = array.itemsize * math.prod(array.shape[1:])
-    return Source(name, len(array), row_nbytes, "memory", lambda row: _bytes_of(array[row : row + 1]))
+    span = None
+    if array.ndim == 1 and array.itemsize == 1:
+        span = lambda place, nbytes, _: _bytes_of(array[place : place + nbytes])  # noqa: E731
+    return Source(name, len(array), row_nbytes, "memory", lambda row: _bytes_of(array[row : row + 1]), span)
 
 
 def file_source(
@@ -129,11 +144,14 @@ def file_source(
     has_name = os.fstat(file).st_nlink > 0
 
     def read(row: int) -> Bytes:
+        data = part(offset + row * stride + low, nbytes, row)
+        return _bytes_of(np.ndarray(shape, dtype, data, -low, strides) if nbytes else np.empty(0, np.uint8))
+
+    def part(start: int, nbytes: int, row: int) -> bytearray:
         if has_name and not os.fstat(file).st_nlink:
             raise CopyError(name, row, errno.ESTALE, nbytes, 0)
         data = bytearray(nbytes)
-        view = memoryview(data)
-        start = found = offset + row * stride + low
+        view, found = memoryview(data), start
         while view:
             try:
                 length = os.preadv(file, [view], found)
@@ -142,11 +160,79 @@ def file_source(
             if not length:
                 raise CopyError(name, row, 0, nbytes, found - start)
             found, view = found + length, view[length:]
-        return _bytes_of(np.ndarray(shape, dtype, data, -low, strides) if nbytes else np.empty(0, np.uint8))
+        return data
 
-    source = Source(name, count, row_nbytes, "read", read)
+    def span(place: int, nbytes: int, row: int) -> Bytes:
+        return np.frombuffer(part(offset + place, nbytes, row), np.uint8)
+
+    source = Source(name, count, row_nbytes, "read", read, span if (row_nbytes, stride) == (1, 1) else None)
     weakref.finalize(source, os.close, file)
     return source
+
+
+Vector = tuple[Source, Rows, int, int]
+"""Numbers: a source of bytes, the first byte of each piece, the numbers of a piece, and the bytes of a number."""
+
+
+def sparse_source(starts: Rows, indices: Vector, values: Vector, code: int, columns: int, name: object) -> Source:
+    """See `Engine.sparse`."""
+    for rows, what in ((starts, "starts"), (indices[1], "places"), (values[1], "places")):
+        if getattr(rows, "dtype", None) != np.dtype(np.int64):
+            raise TypeError(f"{what} must be an array of int64, not {rows!r}")
+    starts = starts.copy()
+    if not len(starts) or starts[0] < 0 or columns < 0 or (starts[1:] < starts[:-1]).any():
+        raise ValueError("the starts of a sparse matrix's rows decrease, or there are none")
+    _check_vector(indices, int(starts[-1]))
+    _check_vector(values, int(starts[-1]))
+    given = np.dtype(np.int64) if code == 0 else dtypes_of(code)[0]
+    if (code and dtypes_of(code)[1] != np.int64) or given.itemsize != indices[3]:
+        raise ValueError("the column numbers of a sparse matrix are not converted to int64")
+    item_nbytes = values[3]
+    if columns * item_nbytes > _MOST_NBYTES:
+        raise ValueError("the elements of a source are too large")
+
+    def read(row: int) -> Bytes:
+        first, end = int(starts[row]), int(starts[row + 1])
+        places = _numbers(indices, first, end, row).view(given)
+        places = places.astype(np.int64)
+        outside = places[(places < 0) | (places >= columns)]
+        if len(outside):
+            raise CopyError(name, row, errno.EDOM, columns, int(outside[0]))
+        found, counts = np.unique(places, return_counts=True)
+        if (counts > 1).any():
+            raise CopyError(name, row, errno.EEXIST, columns, int(found[counts > 1][0]))
+        out = np.zeros((columns, item_nbytes), np.uint8)
+        out[places] = _numbers(values, first, end, row).reshape(-1, item_nbytes)
+        return out.reshape(-1)
+
+    source = Source(name, len(starts) - 1, columns * item_nbytes, indices[0].access, read)
+    source.number_nbytes = item_nbytes
+    return source
+
+
+def _check_vector(vector: Vector, count: int) -> None:
+    source, places, length, item_nbytes = vector
+    if not isinstance(source, Source):
+        raise TypeError(f"expected a source of this engine, not {source!r}")
+    piece_count = -(-count // max(1, length))
+    if item_nbytes not in (1, 2, 4, 8, 16) or length < 1 or source.span is None or piece_count > len(places):
+        raise ValueError("the pieces of a sparse matrix's numbers do not match their count")
+    for piece, place in enumerate(places[:piece_count].tolist()):
+        nbytes = min(length, count - piece * length) * item_nbytes
+        if place < 0 or place > source.count - nbytes:
+            raise IndexError(f"piece {piece} lies outside of {source.name}")
+
+
+def _numbers(vector: Vector, first: int, end: int, row: int) -> Bytes:
+    source, places, length, item_nbytes = vector
+    assert source.span is not None
+    parts = [np.empty(0, np.uint8)]
+    while first < end:
+        count = min(end - first, length - first % length)
+        place = int(places[first // length]) + first % length * item_nbytes
+        parts.append(source.span(place, count * item_nbytes, row))
+        first += count
+    return np.concatenate(parts)
 
 
 def _opened(path: Any, fd: int) -> int:
@@ -444,6 +530,8 @@ def _task(source: Source, rows: Rows, out: Any, out_rows: Rows | None, code: int
         if len(out_rows) != len(rows):
             raise ValueError(f"{len(rows)} rows have {len(out_rows)} destination rows")
     rows, out_rows = rows.copy(), out_rows.copy()
+    if code and source.number_nbytes != source.row_nbytes and dtypes_of(code)[0].itemsize != source.number_nbytes:
+        raise ValueError(f"the conversion is of other numbers than those of {source.name}")
     out_nbytes = out.itemsize * math.prod(out.shape[1:])
     types = None if code is None or code == 0 else dtypes_of(code)
     if source.row_nbytes * (types[1].itemsize if types else 1) != out_nbytes * (types[0].itemsize if types else 1):

@@ -154,6 +154,10 @@ static bool take_copy(PyObject *copy, Job *job, Held *held, Numbers *from, Numbe
                      py_source->name, static_cast<long long>(layout.nbytes), static_cast<long long>(task.out_nbytes));
         return false;
     }
+    if (source.sparse && code != 0 && conversion.source_nbytes != layout.item_nbytes) {
+        PyErr_Format(PyExc_ValueError, "the conversion is of other numbers than those of %S", py_source->name);
+        return false;
+    }
     if (task.count == 0 || task.out_nbytes == 0) {
         return true; // nothing to copy
     }
@@ -168,13 +172,13 @@ static bool take_copy(PyObject *copy, Job *job, Held *held, Numbers *from, Numbe
         PyErr_SetString(PyExc_ValueError, "the copies have more bytes than can be counted");
         return false;
     }
-    if (source.file != nullptr) {
+    if (source.file != nullptr && !source.sparse) {
         for (int64_t i = 0; i < task.count; i++) {
             int64_t high = source.start(task.rows[i]) + layout.high;
             task.high = high > task.high ? high : task.high;
         }
     }
-    if (layout.is_contiguous() && layout.nbytes > 2 * STEP_NBYTES) {
+    if (layout.is_contiguous() && layout.nbytes > 2 * STEP_NBYTES && !source.sparse) {
         task.step_nbytes = STEP_NBYTES;
         task.steps_per_row = (layout.nbytes + STEP_NBYTES - 1) / STEP_NBYTES;
     }

@@ -492,37 +492,58 @@ bool make_layout(int64_t count, int64_t stride, int64_t item_nbytes, int ndim, c
 }
 
 bool copy_steps(const Task &task, int64_t begin, int64_t end, uint8_t *scratch, Failure *failure) {
+    if (task.source->sparse) {
+        return copy_sparse(task, begin, end, scratch, failure);
+    }
     if (task.source->access == Access::READ) {
         return copy_reading(task, begin, end, scratch, failure);
     }
     return copy_memory(task, begin, end, scratch, failure);
 }
 
-void announce(const Source &source, const int64_t *rows, int64_t count) {
+namespace {
+
+// Announces parts of a file, if the middle of the first and of the middle one are not in memory.
+void announce_ranges(const File &file, std::vector<Range> ranges) {
 #ifdef POSIX_FADV_WILLNEED
-    int fd = source.file->fd();
-    auto middle_of = [&](int64_t row) { return source.start(row) + source.layout.nbytes / 2; };
-    if (count == 0 || (is_cached(fd, middle_of(rows[0])) && is_cached(fd, middle_of(rows[count / 2])))) {
+    const int fd = file.fd();
+    auto is_there = [&](const Range &range) { return is_cached(fd, range.low + (range.high - range.low) / 2); };
+    if (ranges.empty() || (is_there(ranges[0]) && is_there(ranges[ranges.size() / 2]))) {
         return; // announcing cached rows costs about what reading them does
     }
-    std::vector<int64_t> sorted(rows, rows + count);
-    std::sort(sorted.begin(), sorted.end(), [&](int64_t a, int64_t b) { return source.start(a) < source.start(b); });
-    const int64_t size = source.file->nbytes();
+    std::sort(ranges.begin(), ranges.end(), [](const Range &a, const Range &b) { return a.low < b.low; });
+    const int64_t size = file.nbytes();
     int64_t left = MAX_ANNOUNCED_NBYTES;
-    auto low_of = [&](int64_t row) { return source.start(row) + source.layout.low; };
-    auto high_of = [&](int64_t row) { return std::min(size, source.start(row) + source.layout.high); };
-    for (int64_t i = 0; i < count && left > 0;) {
-        int64_t low = low_of(sorted[i]), high = high_of(sorted[i]);
-        for (i++; i < count && low_of(sorted[i]) <= high + ANNOUNCE_GAP_NBYTES; i++) {
-            high = std::max(high, high_of(sorted[i]));
+    for (size_t i = 0; i < ranges.size() && left > 0;) {
+        int64_t low = ranges[i].low, high = std::min(size, ranges[i].high);
+        for (i++; i < ranges.size() && ranges[i].low <= high + ANNOUNCE_GAP_NBYTES; i++) {
+            high = std::max(high, std::min(size, ranges[i].high));
         }
         for (; low < high && left > 0; low += ANNOUNCE_NBYTES, left -= ANNOUNCE_NBYTES) {
             posix_fadvise(fd, low, std::min(ANNOUNCE_NBYTES, high - low), POSIX_FADV_WILLNEED);
         }
     }
 #else
-    (void)source, (void)rows, (void)count;
+    (void)file, (void)ranges;
 #endif
+}
+
+} // namespace
+
+void announce(const Source &source, const int64_t *rows, int64_t count) {
+    if (source.sparse) {
+        for (const Vector *vector : {&source.sparse->indices, &source.sparse->values}) {
+            if (vector->file != nullptr) {
+                announce_ranges(*vector->file, ranges_of(*source.sparse, *vector, rows, count));
+            }
+        }
+        return;
+    }
+    std::vector<Range> ranges(count);
+    for (int64_t i = 0; i < count; i++) {
+        ranges[i] = {source.start(rows[i]) + source.layout.low, source.start(rows[i]) + source.layout.high};
+    }
+    announce_ranges(*source.file, std::move(ranges));
 }
 
 } // namespace penstock

@@ -99,13 +99,41 @@ class File {
 
 enum class Access : uint8_t { MEMORY, READ, MAPPED };
 
+// Numbers in memory or in a file, in pieces of one length that may lie anywhere.
+struct Vector {
+    const uint8_t *base = nullptr; // number 0 in memory, or byte 0 of a mapped file; null to read the file
+    File *file = nullptr;
+    std::vector<int64_t> places; // the first byte of each piece
+    int64_t piece_length = 1, item_nbytes = 1;
+    int64_t high = 0;             // the end of the last byte in the file
+    int64_t give_back_nbytes = 0; // see `Source`
+
+    // The place of a number, and the numbers from there to the end of its piece.
+    int64_t place(int64_t at) const { return places[at / piece_length] + at % piece_length * item_nbytes; }
+    int64_t left(int64_t at) const { return piece_length - at % piece_length; }
+};
+
+// A matrix in rows: row `i` has `values` in the columns `indices`, both from number `starts[i]` up to `starts[i + 1]`.
+struct Sparse {
+    std::vector<int64_t> starts; // do not decrease, from 0 on
+    Vector indices, values;
+    Conversion to_columns; // of the column numbers, to int64
+    int64_t column_count = 0;
+
+    Sparse() = default;
+    Sparse(const Sparse &) = delete;
+    Sparse &operator=(const Sparse &) = delete;
+    ~Sparse(); // releases the files
+};
+
 struct Source {
     Access access = Access::MEMORY;
     Layout layout;
     const uint8_t *base = nullptr; // MEMORY: element 0. MAPPED: byte 0 of the file
     File *file = nullptr;
-    int64_t offset = 0;           // of element 0 in the file
-    int64_t give_back_nbytes = 0; // MAPPED: 0 keeps the pages
+    int64_t offset = 0;                   // of element 0 in the file
+    int64_t give_back_nbytes = 0;         // MAPPED: 0 keeps the pages
+    std::shared_ptr<const Sparse> sparse; // elements are rows of it, filled up with zeros
 
     int64_t start(int64_t row) const { return offset + row * layout.stride; }
 };
@@ -139,6 +167,14 @@ constexpr int64_t SCRATCH_NBYTES = 64 << 10;
 // Executes steps [begin, end). `scratch` has SCRATCH_NBYTES. Returns false and fills `failure` for the first element
 // that cannot be read. Called on any thread; calls no Python and takes no lock.
 bool copy_steps(const Task &task, int64_t begin, int64_t end, uint8_t *scratch, Failure *failure);
+// The same for rows of a sparse matrix. `error` of a failure may be EDOM, for a column `found_nbytes` outside of
+// `expected_nbytes` columns, and EEXIST for one that comes twice.
+bool copy_sparse(const Task &task, int64_t begin, int64_t end, uint8_t *scratch, Failure *failure);
+struct Range {
+    int64_t low, high;
+};
+// The bytes of these rows in the file of a vector. Throws `bad_alloc`.
+std::vector<Range> ranges_of(const Sparse &sparse, const Vector &vector, const int64_t *rows, int64_t count);
 // Tells the kernel to read these rows of a file, if the first and the middle one are not in memory. Throws `bad_alloc`.
 void announce(const Source &source, const int64_t *rows, int64_t count);
 

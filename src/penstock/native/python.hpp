@@ -63,6 +63,7 @@ struct PySource {
     PyObject_HEAD Source *source;
     Py_buffer view; // MEMORY: keeps the array
     PyObject *name;
+    PyObject *indices, *values; // of a sparse matrix: the sources of its vectors, which keep their memory
 };
 
 // Contiguous rows above twice this size are divided between threads.
@@ -93,6 +94,7 @@ const Source *take_source_rows(PyObject *const *args, Py_ssize_t nargs, std::uni
                                int64_t *count);
 PyObject *memory_source(PyObject *, PyObject *args);
 PyObject *file_source(PyObject *, PyObject *args);
+PyObject *sparse_source(PyObject *, PyObject *args);
 
 // ------------------------------------------------------------------------------------ calls.cpp
 

@@ -157,6 +157,8 @@ void source_dealloc(PyObject *object) {
     }
     delete self->source;
     Py_XDECREF(self->name);
+    Py_XDECREF(self->indices);
+    Py_XDECREF(self->values);
     PyTypeObject *type = Py_TYPE(object);
     reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
@@ -313,6 +315,122 @@ PyObject *file_source(PyObject *, PyObject *args) {
         return nullptr;
     }
     return reinterpret_cast<PyObject *>(self);
+}
+
+namespace {
+
+// Fills a vector of a sparse matrix of (source of bytes, first byte of each piece, numbers of a piece, item size).
+bool take_vector(PyObject *tuple, int64_t count, PyObject **kept, Vector *vector) {
+    PyObject *source_object, *places;
+    long long piece_length, item_nbytes;
+    if (!PyTuple_Check(tuple) ||
+        !PyArg_ParseTuple(tuple, "OOLL", &source_object, &places, &piece_length, &item_nbytes)) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_TypeError, "a vector is a tuple (source, places, piece_length, item_nbytes)");
+        }
+        return false;
+    }
+    PySource *py_source = as_source(source_object);
+    if (py_source == nullptr || py_source->source->sparse) {
+        PyErr_Format(PyExc_TypeError, "expected a source of this engine, not %R", source_object);
+        return false;
+    }
+    const Source &source = *py_source->source;
+    std::unique_ptr<int64_t[]> rows;
+    const int64_t piece_count = take_rows(places, "places", &rows);
+    if (piece_count < 0) {
+        return false;
+    }
+    const bool is_size =
+        item_nbytes == 1 || item_nbytes == 2 || item_nbytes == 4 || item_nbytes == 8 || item_nbytes == 16;
+    if (!is_size || piece_length < 1 || source.layout.nbytes != 1 || source.layout.stride != 1 ||
+        count / piece_length + (count % piece_length != 0) > piece_count) {
+        PyErr_SetString(PyExc_ValueError, "the pieces of a sparse matrix's numbers do not match their count");
+        return false;
+    }
+    for (int64_t piece = 0; piece * piece_length < count; piece++) {
+        int64_t length = std::min<int64_t>(piece_length, count - piece * piece_length);
+        if (rows[piece] < 0 || rows[piece] > source.layout.count ||
+            length > (source.layout.count - rows[piece]) / item_nbytes) {
+            PyErr_Format(PyExc_IndexError, "piece %lld lies outside of %S", static_cast<long long>(piece),
+                         py_source->name);
+            return false;
+        }
+        vector->places.push_back(source.offset + rows[piece]);
+        vector->high = std::max<int64_t>(vector->high, vector->places.back() + length * item_nbytes);
+    }
+    vector->base = source.access == Access::READ ? nullptr : source.base;
+    vector->file = source.file;
+    if (source.file != nullptr) {
+        source.file->acquire();
+    }
+    vector->piece_length = piece_length;
+    vector->item_nbytes = item_nbytes;
+    vector->give_back_nbytes = source.give_back_nbytes;
+    *kept = Py_NewRef(source_object);
+    return true;
+}
+
+} // namespace
+
+// (starts, indices, values, conversion of the column numbers, columns, name): see `Engine.sparse`.
+PyObject *sparse_source(PyObject *, PyObject *args) {
+    PyObject *starts_object, *indices, *values, *name;
+    long long columns;
+    long code;
+    if (!PyArg_ParseTuple(args, "OOOlLO", &starts_object, &indices, &values, &code, &columns, &name)) {
+        return nullptr;
+    }
+    std::unique_ptr<int64_t[]> starts;
+    const int64_t length = take_rows(starts_object, "starts", &starts);
+    if (length < 0) {
+        return nullptr;
+    }
+    bool is_right = length > 0 && starts[0] >= 0 && columns >= 0;
+    for (int64_t i = 1; i < length && is_right; i++) {
+        is_right = starts[i] >= starts[i - 1];
+    }
+    if (!is_right) {
+        PyErr_SetString(PyExc_ValueError, "the starts of a sparse matrix's rows decrease, or there are none");
+        return nullptr;
+    }
+    auto sparse = std::make_shared<Sparse>();
+    Owned made(reinterpret_cast<PyObject *>(new_source(name)));
+    if (!made) {
+        return nullptr;
+    }
+    auto *self = reinterpret_cast<PySource *>(made.get());
+    const int64_t count = starts[length - 1];
+    if (!take_vector(indices, count, &self->indices, &sparse->indices) ||
+        !take_vector(values, count, &self->values, &sparse->values)) {
+        return nullptr;
+    }
+    const Conversion &conversion = sparse->to_columns;
+    if ((code != 0 && !find_conversion(code, &sparse->to_columns)) ||
+        conversion.converted(1 * conversion.source_nbytes) != (code != 0 ? 8 : 1) ||
+        sparse->indices.item_nbytes != (code != 0 ? conversion.source_nbytes : 8)) {
+        PyErr_SetString(PyExc_ValueError, "the column numbers of a sparse matrix are not converted to int64");
+        return nullptr;
+    }
+    sparse->starts.assign(starts.get(), starts.get() + length);
+    sparse->column_count = columns;
+    Layout &layout = self->source->layout;
+    layout.count = length - 1;
+    layout.item_nbytes = sparse->values.item_nbytes;
+    if (__builtin_mul_overflow(static_cast<int64_t>(columns), layout.item_nbytes, &layout.nbytes) ||
+        layout.nbytes > INT64_MAX / 4) {
+        PyErr_SetString(PyExc_ValueError, "the elements of a source are too large");
+        return nullptr;
+    }
+    layout.run_nbytes = layout.nbytes;
+    File *file = sparse->indices.file != nullptr ? sparse->indices.file : sparse->values.file;
+    if (file != nullptr) {
+        file->acquire();
+        self->source->file = file;
+        self->source->access = sparse->indices.base != nullptr ? Access::MAPPED : Access::READ;
+    }
+    self->source->sparse = std::move(sparse);
+    return made.release();
 }
 
 namespace {

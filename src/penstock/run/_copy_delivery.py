@@ -42,6 +42,7 @@ from penstock.run._consumer import DeliveryBase
 from penstock.run._lanes import unit_of
 from penstock.sources.files import file_source, read_error
 from penstock.sources.npy import StridedFile, require_same
+from penstock.sources.sparse import SparseRows
 
 BLOCK_ROWS: Final = 1 << 14
 """Rows whose indices are computed at once. That spreads the cost of NumPy's calls, and still fits into the cache."""
@@ -87,7 +88,7 @@ class CopyDelivery(DeliveryBase):
         with starting_threads():
             self._engine = Engine(thread_count)
         try:
-            self._has_files = any(isinstance(array, StridedFile) for array in copies.arrays)
+            self._has_files = any(map(_paths, copies.arrays))
             self._sources = [_opened(*numbered) for numbered in enumerate(copies.arrays)]
         except BaseException:
             self._engine.close(0.0)
@@ -188,11 +189,11 @@ class CopyDelivery(DeliveryBase):
         batches, extents = self._copies.block(epoch, index, count)
         positions = [(epoch, index + number) for number in range(count)]
         for number, array in enumerate(self._copies.arrays if self._has_files else ()):
-            if isinstance(array, StridedFile):
+            if _paths(array):
                 rows_of = [copy[2] for copies in batches for copy in copies if copy[0] == number]
                 if rows_of:
                     try:
-                        require_same(array, int(rows_of[0][0]))
+                        _require_same(array, int(rows_of[0][0]))
                     except PenstockError as error:
                         raise _in_batch(error, position) from None
                     self._engine.advise(self._sources[number], np.concatenate(rows_of))
@@ -215,10 +216,12 @@ class CopyDelivery(DeliveryBase):
         """The error of an element, as users read it."""
         file = self._copies.arrays[error.source] if isinstance(error.source, int) else None
         found = read_error(file, error) if isinstance(file, StridedFile) else SourceError(str(error))
+        if isinstance(file, SparseRows):
+            found = file.error_of(error)
         return _in_batch(found, position)
 
     def _deadline_error(self, position: Position, timeout_s: float) -> DeadlineError:
-        paths = {array.path for array in self._copies.arrays if isinstance(array, StridedFile)}
+        paths = {path for array in self._copies.arrays for path in _paths(array)}
         return DeadlineError(
             f"No byte was copied for timeout_s={timeout_s:g} s, while the loader waited for batch {position[1]} of "
             f"epoch {position[0]}. It is read from {', '.join(sorted(paths)) or 'memory'}. If the disk is that slow, "
@@ -274,4 +277,20 @@ def _opened(number: int, array: Any) -> Source:
     """The engine's source of an array, named by its number."""
     if isinstance(array, np.ndarray):
         return Engine.memory(array, name=number)
+    if isinstance(array, SparseRows):
+        return array.opened(number)
     return file_source(array, 0, may_map=True, name=number)
+
+
+def _paths(array: Any) -> list[str]:
+    """The files that an array lies in."""
+    files = array.files if isinstance(array, SparseRows) else [array] if isinstance(array, StridedFile) else []
+    return [file.path for file in files]
+
+
+def _require_same(array: Any, row: int) -> None:
+    """Refuses an array whose files are gone, or were replaced."""
+    if isinstance(array, SparseRows):
+        array.require_same(row)
+    else:
+        require_same(array, row)

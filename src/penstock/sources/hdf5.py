@@ -30,6 +30,7 @@ from penstock.memory._rows import Indices
 from penstock.sources._hdf5files import require_inside
 from penstock.sources._openfile import stamp
 from penstock.sources.arrays import NamedSource
+from penstock.sources.npy import StridedFile
 
 _CHECKSUM_NBYTES: Final = 4
 """Of the filter fletcher32, at the end of a stored chunk."""
@@ -163,6 +164,45 @@ class Hdf5Source(NamedSource):
     def open(self) -> "OpenHdf5Source":
         return OpenHdf5Source(self)
 
+    def pieces(self) -> tuple[StridedFile, npt.NDArray[np.int64], int] | None:
+        """Where the numbers of one axis lie: the file, the first byte of each piece, and the length of a piece.
+
+        None where HDF5 has to read them: they are compressed, partly missing, in other files, or behind a user block.
+
+        Raises:
+            SourceError: The file is gone, or has changed.
+        """
+        opened = OpenHdf5Source(self)
+        try:
+            data = opened.data()
+            plan, file = data.id.get_create_plist(), data.file
+            if plan.get_nfilters() or data.is_virtual or data.external or file.userblock_size:
+                return None
+            if data.ndim != 1 or data.dtype.hasobject:
+                return None
+            count = len(data)
+            places = np.full(-(-count // (data.chunks or (count or 1,))[0]), -1, np.int64)
+            if data.chunks is None:
+                places[:] = -1 if data.id.get_offset() is None else data.id.get_offset()
+            else:
+                for number in range(data.id.get_num_chunks()):
+                    chunk = data.id.get_chunk_info(number)
+                    at = chunk.chunk_offset[0] // data.chunks[0]
+                    if at < len(places) and chunk.byte_offset is not None:
+                        places[at] = chunk.byte_offset
+            if (places < 0).any():
+                return None
+            status, item = os.stat(self.path), data.dtype.itemsize
+            state = status.st_dev, status.st_ino, status.st_size
+            described = StridedFile(self.path, 0, (count,), data.dtype, (item,), *state)
+            return described, places, (data.chunks or (max(1, count),))[0]
+        except PenstockError:
+            raise
+        except Exception as error:  # what h5py raises for damage has many types
+            raise SourceError(f"{self} cannot be read: {error}. The file is damaged; write it again.") from error
+        finally:
+            opened.close()
+
 
 @final
 class OpenHdf5Source:
@@ -175,7 +215,7 @@ class OpenHdf5Source:
 
     def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
         """Reads each run of neighbouring rows in one call, in file order, so that a chunk is decoded once."""
-        data = self._opened()
+        data = self.data()
         if not len(indices):
             return
         order = np.argsort(indices, kind="stable")
@@ -206,7 +246,8 @@ class OpenHdf5Source:
                 ) from None
         return found.reshape(rows.shape)
 
-    def _opened(self) -> Any:
+    def data(self) -> Any:
+        """The open dataset."""
         source = self._source
         with h5py._hl.base.phil:  # h5py's own lock, so that one thread opens the file
             if self._data is None:

@@ -1,0 +1,322 @@
+"""Sparse matrices in compressed rows: of SciPy, and of files as SciPy and AnnData write them."""
+
+import io
+import os
+import struct
+import sys
+import zipfile
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+
+from penstock._constructors import _array_source as source_of_array, zip as zip_of
+from penstock._dataset import Dataset
+from penstock.base._arguments import needs
+from penstock.base._errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    PenstockError,
+    SourceError,
+    SpecError,
+    home_cure,
+    no_path,
+    type_of,
+)
+from penstock.base._files import open_file
+from penstock.base._positions import require_order
+from penstock.base._spec import ArraySpec
+from penstock.plan._source import Source
+from penstock.plan._source_node import SourceNode
+from penstock.sources.arrays import ArraySource
+from penstock.sources.files import FileSource
+from penstock.sources.npy import described
+from penstock.sources.sparse import Numbers, SparseSource
+
+_PARTS: Final = ("indptr", "indices", "data")
+_LOCAL_HEADER_NBYTES: Final = 30
+_MOST_SMALL_NBYTES: Final = 4096
+
+
+def from_csr(matrix: Any, *, dense: bool = True) -> Dataset:
+    """Makes a dataset of the rows of a sparse matrix in compressed rows (CSR).
+
+    An element is a row with its zeros, `(columns,)`, of the dtype of the values. A batch is filled by the copy engine:
+    it clears the row, and puts each value in its column. So no other matrix is made, and files are larger than memory.
+
+    With `dense=False` an element is `{"indices": ..., "values": ...}`, both `(None,)`: the columns that have values,
+    and these. `padded_batch` puts such rows side by side.
+
+    | matrix | read |
+    |---|---|
+    | a CSR matrix or array of SciPy | from its three arrays, which are not copied |
+    | a `.npz` by `scipy.sparse.save_npz(path, matrix, compressed=False)` | from the file, in place |
+    | an open group of HDF5, `file["X"]`, as AnnData writes it | in place; by h5py where chunks are compressed |
+    | such a group of Zarr | by zarr |
+
+    A group has `indptr`, `indices` and `data`, and an attribute `shape`.
+
+    Columns may stand in any order within a row. The call reads headers; where rows begin is read before the first
+    element.
+
+    Random access: yes. Where chunks are compressed, a read decodes all chunks that its rows touch.
+    Order: that of the matrix. Memory: 16 bytes a row in each process.
+
+    Args:
+        matrix: The matrix, the path of a `.npz`, or an open group.
+        dense: Whether elements have their zeros.
+
+    Raises:
+        ArgumentTypeError: It is none of these, such as a matrix in compressed columns (CSC).
+        SourceError: A file is missing, damaged, compressed (`.npz`), or has another format. While reading: a row has a
+            column outside of the matrix, or one twice; the message has the row.
+        SpecError: Values are no numbers, or columns no integers.
+
+    Example:
+        >>> import scipy.sparse
+        >>> matrix = scipy.sparse.csr_array(np.array([[0, 2, 0], [1, 0, 3]], "float32"))
+        >>> ds = penstock.from_csr(matrix)
+        >>> ds[1]
+        array([1., 0., 3.], dtype=float32)
+        >>> penstock.from_csr(matrix, dense=False)[1]
+        {'indices': array([0, 2], dtype=int32), 'values': array([1., 3.], dtype=float32)}
+    """
+    if not isinstance(dense, bool):
+        raise ArgumentTypeError(f"from_csr(dense=) takes True or False, got {dense!r:.80}.")
+    return Dataset(SourceNode(_source(matrix, dense), "from_csr"))
+
+
+def _source(matrix: Any, dense: bool) -> SparseSource:
+    if isinstance(matrix, (str, os.PathLike)):
+        return _of_npz(os.fspath(matrix), dense)
+    if hasattr(matrix, "indptr") and hasattr(matrix, "indices") and hasattr(matrix, "data"):
+        if getattr(matrix, "format", "csr") != "csr":
+            raise ArgumentTypeError(
+                f"from_csr() got a matrix in the format {matrix.format!r}, in which the values of a row are not "
+                "neighbours. Convert it: from_csr(matrix.tocsr())."
+            )
+        parts = [ArraySource(np.asarray(getattr(matrix, name))) for name in _PARTS]
+        rows, columns = matrix.shape
+        return _checked(f"a matrix of {rows} x {columns}", parts, (rows, columns), dense)
+    if hasattr(matrix, "keys") and hasattr(matrix, "attrs"):
+        return of_group(matrix, dense)
+    cure = " Convert it: from_csr(matrix.tocsr())." if hasattr(matrix, "tocsr") else ""
+    cure = cure or (" Rows of an array: from_arrays(array)." if hasattr(matrix, "shape") else "")
+    raise ArgumentTypeError(
+        f"from_csr() takes a CSR matrix of SciPy, the path of a .npz, or an open group of HDF5 or Zarr, got "
+        f"{type_of(matrix)}.{cure}"
+    )
+
+
+def _checked(name: str, parts: Sequence[Source], shape: Any, dense: bool) -> SparseSource:
+    """Makes the source of three vectors.
+
+    Raises:
+        SourceError: Their lengths do not match.
+        SpecError: They have other types or axes.
+    """
+    specs = [part.element_spec for part in parts]
+    for part, spec in zip(_PARTS, specs, strict=True):
+        assert isinstance(spec, ArraySpec)
+        kinds, what = ("biufc", "numbers") if part == "data" else ("iu", "integers")
+        if spec.shape or spec.dtype.kind not in kinds or spec.dtype.itemsize not in (1, 2, 4, 8, 16):
+            raise SpecError(
+                f"{name} has {part} of {spec}, and {part} is a vector of {what}. It is no matrix in compressed rows, "
+                "or it is damaged."
+            )
+    rows, columns = shape
+    counts = [len(part) for part in parts]
+    if counts[0] != rows + 1 or counts[1] != counts[2] or columns < 0:
+        raise SourceError(
+            f"{name} has {rows} rows, {counts[0]} entries in indptr, {counts[1]} column numbers and {counts[2]} "
+            "values. There is one entry more than rows, and a column number for each value. It is damaged, or was not "
+            "written to its end; write it again."
+        )
+    starts, indices, values = map(Numbers, parts)
+    return SparseSource(name, starts, indices, values, (rows, columns), is_dense=dense)
+
+
+def _shape_of(name: str, shape: Any) -> tuple[int, int]:
+    try:
+        rows, columns = (int(each) for each in np.asarray(shape).tolist())
+        if not (0 <= rows < 1 << 62 and 0 <= columns < 1 << 62):
+            raise ValueError(f"{rows} x {columns}")
+    except (TypeError, ValueError, OverflowError) as error:
+        raise SourceError(f"{name} has the shape {shape!r:.80}, and a matrix has two sizes. It is damaged.") from error
+    return rows, columns
+
+
+# ---------------------------------------------------------------------------------------------- .npz
+
+
+def _of_npz(path: str, dense: bool) -> SparseSource:
+    absolute, name = os.path.abspath(path), os.path.basename(path)
+    try:
+        with open_file(absolute) as file, zipfile.ZipFile(file) as archive:
+            status = os.fstat(file.fileno())
+            state = status.st_dev, status.st_ino, status.st_size
+            members = {each.filename: each for each in archive.infolist()}
+            missing = [each for each in (*_PARTS, "shape", "format") if f"{each}.npy" not in members]
+            if missing:
+                raise SourceError(
+                    f"{absolute} has no {', '.join(missing)}, so it is no sparse matrix of SciPy. It has "
+                    f"{', '.join(sorted(members))[:200]}. Write it by "
+                    "scipy.sparse.save_npz(path, matrix, compressed=False)."
+                )
+            form = _small(archive, members["format.npy"], absolute)
+            form = form.decode(errors="replace") if isinstance(form, bytes) else str(form)
+            if form != "csr":
+                raise SourceError(
+                    f"{absolute} has a matrix in the format {form!r:.40}, in which the values of a row are not "
+                    "neighbours. Write it again: scipy.sparse.save_npz(path, matrix.tocsr(), compressed=False)."
+                )
+            shape = _shape_of(absolute, _small(archive, members["shape.npy"], absolute))
+            parts: list[Source] = []
+            for part in _PARTS:
+                member = members[f"{part}.npy"]
+                if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
+                    raise SourceError(
+                        f"{absolute} is compressed, so its rows cannot be read alone. Write it again: "
+                        "scipy.sparse.save_npz(path, matrix, compressed=False). If it fits into memory: "
+                        "from_csr(scipy.sparse.load_npz(path))."
+                    )
+                parts.append(_stored(file, member, f"{name}/{part}.npy", absolute, state))
+    except PenstockError:
+        raise
+    except OSError as error:
+        raise SourceError(f"{absolute} cannot be read: {error.strerror or error}.{home_cure(path)}") from error
+    except Exception as error:  # what zipfile raises for damage has many types
+        raise SourceError(
+            f"{absolute} is no .npz, or is damaged: {type(error).__name__}: {error}. Write it again: "
+            "scipy.sparse.save_npz(path, matrix, compressed=False)."
+        ) from error
+    return _checked(name, parts, shape, dense)
+
+
+def _small(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: str) -> Any:
+    """Reads a member that holds one value, or two."""
+    if member.file_size > _MOST_SMALL_NBYTES:
+        raise SourceError(f"{path} has {member.file_size:,} bytes for {member.filename}. It is damaged.")
+    with archive.open(member) as file:
+        return np.load(io.BytesIO(file.read(_MOST_SMALL_NBYTES)), allow_pickle=False)[()]
+
+
+def _stored(file: BinaryIO, member: zipfile.ZipInfo, name: str, path: str, state: tuple[int, int, int]) -> FileSource:
+    """The vector in a member that is not compressed.
+
+    Raises:
+        SourceError: It is no vector, or is cut off.
+    """
+    file.seek(member.header_offset)
+    header = file.read(_LOCAL_HEADER_NBYTES)
+    if len(header) < _LOCAL_HEADER_NBYTES or header[:4] != b"PK\3\4":
+        raise SourceError(f"{name} is not where the directory of {path} says. It is damaged; write it again.")
+    begin = member.header_offset + _LOCAL_HEADER_NBYTES + sum(struct.unpack("<HH", header[26:30]))
+    file.seek(begin)
+    found = described(file, name, path, state)
+    end = found.extent[1]
+    if end > member.file_size or begin + end > state[2]:
+        raise SourceError(
+            f"{name} takes {end:,} bytes, and {max(0, min(member.file_size, state[2] - begin)):,} are there. {path} is "
+            "damaged, or was not written to its end; write it again."
+        )
+    return FileSource(replace(found, offset=begin + found.offset))
+
+
+# ---------------------------------------------------------------------------------------------- groups
+
+
+def of_group(group: Any, dense: bool) -> SparseSource:
+    """The matrix in an open group of HDF5 or Zarr."""
+    place = getattr(group, "name", None) or getattr(group, "path", "")
+    file = getattr(getattr(group, "file", None), "filename", None) or str(getattr(group, "store", ""))
+    name = f"{file}/{str(place).strip('/')}".rstrip("/")
+    form = group.attrs.get("encoding-type", group.attrs.get("h5sparse_format", "csr_matrix"))
+    if form not in ("csr_matrix", "csr", b"csr_matrix", b"csr"):  # other writers than AnnData use bytes
+        raise SourceError(
+            f"{name} is {form!r:.40}, and rows are read of csr_matrix. Write it again in compressed rows: "
+            "adata.X = scipy.sparse.csr_matrix(adata.X); adata.write(path)."
+        )
+    if "h5py" in sys.modules and hasattr(group, "file"):
+        from penstock.formats import h5ad
+
+        h5ad.require_own(group, _PARTS)  # before they are opened
+    missing = [part for part in _PARTS if part not in group]
+    shape = group.attrs.get("shape", group.attrs.get("h5sparse_shape"))
+    if missing or shape is None:
+        raise SourceError(
+            f"{name} has no {', '.join([*missing, *(['attribute shape'] if shape is None else [])])}, so it is no "
+            f"sparse matrix as AnnData writes it. It has {', '.join(map(str, group))[:200]}."
+        )
+    parts = [_vector(group[part], f"{name}/{part}") for part in _PARTS]
+    return _checked(name, parts, _shape_of(name, shape), dense)
+
+
+def _vector(leaf: Any, name: str) -> Source:
+    if len(getattr(leaf, "shape", None) or ()) == 1 and not leaf.dtype.hasobject:
+        return source_of_array(leaf, name)
+    raise SpecError(f"{name} is {leaf!r:.100}, and the parts of a sparse matrix are vectors of numbers.")
+
+
+# ---------------------------------------------------------------------------------------------- AnnData
+
+
+def from_h5ad(
+    path: str | os.PathLike[str],
+    obs: str | Iterable[str] | None = None,
+    *,
+    layer: str | None = None,
+    dense: bool = True,
+) -> Dataset:
+    """Makes a dataset of the cells in a file of AnnData (`.h5ad`). AnnData is not needed.
+
+    An element is the row of a cell in `X`, as by `from_csr`; where `X` is an array, its row. With `obs` it is a dict:
+    the row is `"X"`, and each column of `obs` has its name. A categorical column is a number, int32, a place in
+    `class_names` of the dataset, or -1 where it is missing. Other columns are numbers or text.
+
+    Random access, order, memory: as `from_csr`. AnnData writes chunks without compression, so the copy engine reads
+    rows from the file in place. Each process opens it for itself.
+
+    Args:
+        path: A path on this machine.
+        obs: The columns of `obs` to read, as a list; None for no dict.
+        layer: A layer in place of `X`.
+        dense: As for `from_csr`.
+
+    Raises:
+        ImportError: `h5py` is missing (extra `hdf5`).
+        ArgumentError: There is no such column or layer.
+        ArgumentTypeError: The path or names are no text, or `dense=False` and the matrix is an array.
+        SourceError: The file is missing, damaged, or no file of AnnData; or its matrix is in compressed columns. While
+            reading: as `from_csr`.
+        SpecError: A column holds nullable numbers, which have no value of their own where one is missing.
+
+    Example:
+        >>> import h5py
+        >>> with h5py.File("cells.h5ad", "w") as file:
+        ...     file["X/data"], file["X/indices"], file["X/indptr"] = np.float32([5, 6]), [2, 0], [0, 1, 2]
+        ...     file["X"].attrs["encoding-type"], file["X"].attrs["shape"] = "csr_matrix", (2, 3)
+        ...     file["obs/count"] = [10, 20]
+        >>> penstock.from_h5ad("cells.h5ad", ["count"])[1]
+        {'X': array([6., 0., 0.], dtype=float32), 'count': np.int64(20)}
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise ArgumentTypeError(f"from_h5ad() needs a path, got {no_path(path)}")
+    if layer is not None and not isinstance(layer, str):
+        raise ArgumentTypeError(f"from_h5ad(layer=) is the name of a layer, got {layer!r:.80}.")
+    require_order("from_h5ad(obs=)", obs, "Give a list.")
+    columns = [obs] if isinstance(obs, str) else None if obs is None else list(obs)
+    if columns is not None and not all(isinstance(each, str) for each in columns):
+        raise ArgumentTypeError(f"from_h5ad(obs=) has the names of columns, as text, got {columns!r:.200}.")
+    if columns is not None and "X" in columns:
+        raise ArgumentError("from_h5ad(obs=): 'X' is the name of the cell's row. Read that column by from_hdf5().")
+    with needs("from_h5ad", "hdf5"):
+        from penstock.formats import h5ad
+    with h5ad.opened(path) as file:
+        matrix = h5ad.cells(file, os.fspath(path), "X" if layer is None else f"layers/{layer}", dense)
+        cells = matrix if isinstance(matrix, Source) else of_group(matrix, dense)
+        if columns is None:
+            return Dataset(SourceNode(cells, "from_h5ad"))
+        sources = {"X": cells} | {each: h5ad.column(file, os.fspath(path), each) for each in columns}
+    return zip_of({name: Dataset(SourceNode(each, "from_h5ad")) for name, each in sources.items()})

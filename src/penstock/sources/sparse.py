@@ -1,0 +1,405 @@
+"""The rows of a sparse matrix in compressed rows (CSR): two spans of numbers each, and a scatter.
+
+A matrix is three vectors. Row `i` has `values[starts[i] : starts[i + 1]]` in the columns `indices[...]` of the same
+span. Each vector is a source of numbers. Where both long ones lie as plain bytes, in memory or in files, the copy
+engine reads spans and scatters them (`native/sparse.cpp`). Otherwise, such as from compressed chunks, their sources
+read the spans of some rows together, and the engine scatters them from memory.
+
+Trust. Files say where a row begins and which column a value has. The starts are checked when they are read, all at
+once. Columns are checked in the moment in which they are used.
+"""
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock import native
+from penstock.base._errors import PenstockError, SourceError
+from penstock.base._spec import ArraySpec, Spec
+from penstock.base._tree import Tree
+from penstock.memory._rows import Indices, pieces
+from penstock.plan._source import Read, Source, open_source
+from penstock.sources._mapped import mapping_options
+from penstock.sources.arrays import ArraySource, copies_of
+from penstock.sources.files import FileSource
+from penstock.sources.npy import StridedFile, require_same
+
+_SPANS_NBYTES: Final = 4 << 20
+"""Spans that are read together, at least one row."""
+
+
+@final
+@dataclass(frozen=True)
+class Numbers:
+    """One of the three vectors."""
+
+    source: Source
+    """Reads numbers by position. A method `pieces` says where they lie in a file, as `Hdf5Source.pieces`."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of one number."""
+        spec = self.source.element_spec
+        assert isinstance(spec, ArraySpec)
+        return spec.dtype
+
+    @cached_property
+    def file(self) -> "tuple[StridedFile, Indices, int] | None":
+        """The file and the pieces; None if the numbers are in memory, or only the source can read them."""
+        if hasattr(self.source, "pieces"):
+            return self.source.pieces()  # type: ignore[no-any-return]
+        if isinstance(self.source, FileSource) and self.source.handle.has_whole_rows:
+            handle = self.source.handle
+            if handle.strides == (handle.dtype.itemsize,):
+                return handle, np.array([handle.offset]), max(1, len(self.source))
+        return None
+
+    @cached_property
+    def array(self) -> npt.NDArray[Any] | None:
+        """The array, if the numbers are in memory."""
+        return np.ascontiguousarray(self.source.arrays()[0]) if isinstance(self.source, ArraySource) else None
+
+    def __reduce__(self) -> Any:
+        return Numbers, (self.source,)  # without what was found
+
+    def all(self) -> npt.NDArray[Any]:
+        """Reads all numbers."""
+        return read(self.source, np.arange(len(self.source)))
+
+    def opened(self) -> native.Vector:
+        """The vector for the copy engine."""
+        if self.array is not None:
+            memory = native.Engine.memory(self.array.view(np.uint8))
+            return memory, np.zeros(1, np.int64), max(1, len(self.array)), self.dtype
+        assert self.file is not None
+        handle, places, length = self.file
+        size = os.stat(handle.path).st_size
+        mapped, give_back_nbytes = mapping_options(0, True, size)
+        memory = native.Engine.file(
+            handle.path,
+            0,
+            size,
+            1,
+            mapped=mapped if handle.mapped is None else handle.mapped,
+            give_back_nbytes=give_back_nbytes,
+        )
+        return memory, places, length, self.dtype
+
+
+def in_place(source: Source) -> FileSource | None:
+    """The same numbers read from their file, if they lie there in one piece."""
+    found = Numbers(source).file
+    if found is None or len(found[1]) != 1:
+        return None
+    return FileSource(replace(found[0], offset=int(found[1][0])))
+
+
+def read(source: Source, positions: Indices) -> npt.NDArray[Any]:
+    """Reads numbers of a source, which it opens for this read."""
+    (spec,) = Spec.of(source.element_spec).leaves
+    out = np.empty(len(positions), spec.dtype if spec.dtype.itemsize else object)
+    opened = open_source(source)
+    try:
+        opened.read_into(positions, out)
+    finally:
+        if opened is not source:
+            opened.close()
+    return out
+
+
+@final
+class SparseRows:
+    """A sparse matrix whose vectors the copy engine reads. It stands for an array `(rows, columns)` in `Source.arrays`.
+
+    Args:
+        source: The matrix.
+    """
+
+    def __init__(self, source: "SparseSource") -> None:
+        self._source = source
+        self.shape = source.shape
+        self.dtype = source.values.dtype
+        self.files = [each.file[0] for each in (source.indices, source.values) if each.file is not None]
+
+    def opened(self, name: object, row: int = 0) -> native.Source:
+        """Opens it for the copy engine.
+
+        Raises:
+            SourceError: A file is gone, or shorter than the matrix.
+        """
+        source = self._source
+        try:
+            self.require_same(row)
+            vectors = source.indices.opened(), source.values.opened()
+            return native.Engine.sparse(source.bounds, *vectors, self.shape[1], name=name)
+        except SourceError:
+            raise
+        except OSError as error:
+            raise source.fault(row, f"{error.filename}: {error.strerror}.") from error
+        except IndexError as error:
+            raise source.fault(row, f"{error}. The file is damaged, or was cut; write it again.") from error
+
+    def require_same(self, row: int) -> None:
+        """Refuses files that are gone, or were replaced.
+
+        Raises:
+            SourceError: Names the row.
+        """
+        for file in self.files:
+            require_same(file, row)
+
+    def error_of(self, error: native.CopyError) -> SourceError:
+        """The error of a row that could not be read, as users read it."""
+        row, source = error.element, self._source
+        if error.errno == errno.EDOM:
+            return source.outside(row, error.found_nbytes)
+        if error.errno == errno.EEXIST:
+            return source.twice(row, error.found_nbytes)
+        with suppress(OSError):
+            for file in self.files:
+                try:
+                    require_same(file, row)
+                except SourceError as found:
+                    return found
+                if (size := os.stat(file.path).st_size) < file.st_size:
+                    return file.is_shorter(row, size)
+        return source.fault(row, f"{os.strerror(error.errno or errno.EIO)}. The disk fails; see the system's log.")
+
+
+@final
+class SparseSource(Source):
+    """The rows of a sparse matrix.
+
+    Args:
+        name: The matrix, in messages.
+        starts: Where each row begins, and where the last ends.
+        indices: The column numbers.
+        values: The values.
+        shape: The number of rows and of columns.
+        is_dense: Whether elements are rows with their zeros. Otherwise they are dicts of two vectors.
+    """
+
+    def __init__(
+        self, name: str, starts: Numbers, indices: Numbers, values: Numbers, shape: tuple[int, int], *, is_dense: bool
+    ) -> None:
+        self._name = name
+        self.starts, self.indices, self.values = starts, indices, values
+        self.shape = shape
+        self._is_dense = is_dense
+        self.element_spec: Tree = ArraySpec(shape[1:], values.dtype)
+        if not is_dense:
+            self.element_spec = {
+                "indices": ArraySpec((None,), indices.dtype.newbyteorder("=")),
+                "values": ArraySpec((None,), values.dtype.newbyteorder("=")),
+            }
+        self.is_remote = indices.source.is_remote or values.source.is_remote
+
+    @property
+    def suits_one_thread(self) -> bool:  # type: ignore[override]  # depends on who reads the vectors
+        return self.arrays() is None and self.values.source.suits_one_thread
+
+    def __reduce__(self) -> Any:
+        values = self._name, self.starts, self.indices, self.values, self.shape, self._is_dense
+        return _sparse_source, values
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __str__(self) -> str:
+        return self._name
+
+    def describe(self, index: int) -> str:
+        return f"row {index} of {self._name}"
+
+    def fingerprint_parts(self) -> dict[str, Any]:
+        """The three vectors."""
+        vectors = {"starts": self.starts.source, "indices": self.indices.source, "values": self.values.source}
+        return vectors | {"shape": self.shape, "dense": self._is_dense}
+
+    @property
+    def local_files(self) -> Sequence[str]:
+        files = [each.file[0].path for each in (self.indices, self.values) if each.file is not None]
+        return tuple(dict.fromkeys(files))
+
+    @property
+    def kept_nbytes(self) -> int:
+        """Where rows begin, twice for the copy engine, and what the vectors keep."""
+        return 16 * (len(self) + 1) + sum(each.source.kept_nbytes for each in (self.indices, self.values))
+
+    @cached_property
+    def bounds(self) -> Indices:
+        """Where each row begins, int64, checked.
+
+        Raises:
+            SourceError: The starts decrease, or point outside of the vectors.
+        """
+        starts = self.starts.all().astype(np.int64)
+        room = min(len(self.indices.source), len(self.values.source))
+        wrong = np.flatnonzero((starts[1:] < starts[:-1]) | (starts[1:] > room) | (starts[:-1] < 0))
+        if len(wrong) or (len(starts) == 1 and not 0 <= starts[0] <= room):
+            row = int(wrong[0]) if len(wrong) else 0
+            span = starts[row : row + 2].tolist()
+            raise self.fault(
+                row,
+                f"its indptr goes from {span[0]} to {span[-1]}, and there are {room:,} values. The matrix is damaged, "
+                "or was not written to its end; write it again.",
+            )
+        return starts
+
+    def fault(self, row: int, text: str) -> SourceError:
+        """The error of a row."""
+        return SourceError(f"{self.describe(row)} cannot be read: {text}")
+
+    def outside(self, row: int, column: int) -> SourceError:
+        """The error of a row with a column that the matrix has not."""
+        return self.fault(
+            row,
+            f"it has a value in column {column}, and the matrix has {self.shape[1]} columns. The matrix is damaged; "
+            "write it again.",
+        )
+
+    def twice(self, row: int, column: int) -> SourceError:
+        """The error of a row that has a column twice."""
+        return self.fault(
+            row,
+            f"it has column {column} twice. SciPy adds such values, and here none would be right. Add them before: "
+            "matrix.sum_duplicates().",
+        )
+
+    def arrays(self) -> Sequence[SparseRows] | None:
+        """The matrix, if the copy engine reads all of it."""
+        return (self._rows,) if self._is_dense and self._rows is not None else None
+
+    @cached_property
+    def _rows(self) -> SparseRows | None:
+        vectors = self.indices, self.values
+        return SparseRows(self) if all(each.array is not None or each.file is not None for each in vectors) else None
+
+    def open(self) -> "OpenRows | OpenSpans":
+        return OpenSpans(self) if self._rows is None or not self._is_dense else OpenRows(self, self._rows)
+
+
+def _sparse_source(
+    name: str, starts: Numbers, indices: Numbers, values: Numbers, shape: tuple[int, int], is_dense: bool
+) -> SparseSource:
+    return SparseSource(name, starts, indices, values, shape, is_dense=is_dense)
+
+
+@final
+class OpenRows:
+    """Reads rows by the copy engine. Several threads may read; each call holds the engine's source while it runs."""
+
+    def __init__(self, source: SparseSource, rows: SparseRows) -> None:
+        self._source = source
+        self._rows = rows
+        self._opened: native.Source | None = None
+        self._is_closed = False
+
+    def gather(self, reads: Sequence[Read]) -> None:
+        """Executes reads.
+
+        Raises:
+            SourceError: A file is gone, was replaced or cut, or a row is damaged. Names the row.
+        """
+        reads = [read for read in reads if len(read.indices)]
+        if not reads:
+            return
+        try:
+            native.copy(copies_of(self._engine_source(int(reads[0].indices[0])), reads))
+        except native.CopyError as error:
+            raise self._rows.error_of(error) from error
+
+    def advise(self, indices: Indices) -> None:
+        """Announces rows, so that the kernel fetches their spans. Never fails."""
+        if len(indices) and self._rows.files:
+            with suppress(OSError, PenstockError):
+                native.announce(self._engine_source(int(indices[0])), indices)
+
+    def close(self) -> None:
+        """Closes the files when calls under way have ended."""
+        self._is_closed, self._opened = True, None
+
+    def _engine_source(self, row: int) -> native.Source:
+        opened = self._opened
+        if opened is None:  # two threads may both open it: the files are the same, and one source is dropped
+            if self._is_closed:
+                raise self._source.fault(row, "it was closed.")
+            opened = self._opened = self._rows.opened(str(self._source), row)
+        self._rows.require_same(row)
+        return opened
+
+
+@final
+class OpenSpans:
+    """Reads the spans of rows by the sources of the vectors, some rows at a time, each chunk once."""
+
+    def __init__(self, source: SparseSource) -> None:
+        self._source = source
+        self._vectors = [open_source(each.source) for each in (source.indices, source.values)]
+
+    def gather(self, reads: Sequence[Read]) -> None:
+        """Executes reads.
+
+        Raises:
+            SourceError: A row cannot be read, or is damaged. Names it.
+        """
+        source = self._source
+        for read in reads:
+            for rows, ends, columns, values in self._spans(read.indices):
+                if len(read.arrays) == 1:
+                    self._scatter(read, rows, ends, columns, values)
+                    continue
+                places = read.rows if not isinstance(read.rows, slice) else range(*read.rows.indices(1 << 62))
+                for number, row in enumerate(rows):
+                    span = slice(int(ends[number]), int(ends[number + 1]))
+                    wrong = columns[span][(columns[span] < 0) | (columns[span] >= source.shape[1])]
+                    if len(wrong):
+                        raise source.outside(int(read.indices[row]), int(wrong[0]))
+                    read.arrays[0][places[row]] = columns[span].astype(columns.dtype.newbyteorder("="))
+                    read.arrays[1][places[row]] = values[span].astype(values.dtype.newbyteorder("="))
+
+    def _spans(self, indices: Indices) -> Iterator[tuple[range, Indices, npt.NDArray[Any], npt.NDArray[Any]]]:
+        """Yields some of the rows that are asked for, where their spans end, and the numbers of their spans."""
+        source = self._source
+        starts = source.bounds[indices]
+        sizes = source.bounds[indices + 1] - starts
+        item_nbytes = 8 + source.indices.dtype.itemsize + source.values.dtype.itemsize
+        most = max(1, _SPANS_NBYTES // max(1, item_nbytes * int(sizes.max(initial=1))))
+        for first, stop in pieces(len(indices), most):
+            ends = np.concatenate(([0], np.cumsum(sizes[first:stop])))
+            within = np.arange(ends[-1]) - np.repeat(ends[:-1], sizes[first:stop])
+            positions = np.repeat(starts[first:stop], sizes[first:stop]) + within
+            found = []
+            for vector, opened in zip((source.indices, source.values), self._vectors, strict=True):
+                out = np.empty(len(positions), vector.dtype)
+                if len(positions):
+                    opened.read_into(positions, out)
+                found.append(out)
+            yield range(first, stop), ends, found[0], found[1]
+
+    def _scatter(
+        self, read: Read, rows: range, ends: Indices, columns: npt.NDArray[Any], values: npt.NDArray[Any]
+    ) -> None:
+        matrix = native.Engine.sparse(
+            ends, Numbers(ArraySource(columns)).opened(), Numbers(ArraySource(values)).opened(), self._source.shape[1]
+        )
+        (out,), part = read.arrays, slice(rows.start, rows.stop)
+        places = np.arange(*read.rows.indices(len(out))) if isinstance(read.rows, slice) else read.rows
+        try:
+            native.copy([(matrix, np.arange(len(rows)), out, places[part], None)])
+        except native.CopyError as error:
+            row, at = int(read.indices[rows[error.element]]), error.found_nbytes
+            raise (self._source.outside if error.errno == errno.EDOM else self._source.twice)(row, at) from error
+
+    def close(self) -> None:
+        """Closes the vectors."""
+        for vector, opened in zip((self._source.indices, self._source.values), self._vectors, strict=True):
+            if opened is not vector.source:
+                opened.close()

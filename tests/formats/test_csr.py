@@ -1,0 +1,423 @@
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.formats.h5ad import CategorySource
+from penstock.sources.arrays import ArraySource
+from penstock.testing import SourceTests
+
+ROWS, COLUMNS = 23, 37
+RNG = np.random.default_rng(0)
+DENSE = np.where(RNG.random((ROWS, COLUMNS)) < 0.3, RNG.integers(1, 99, (ROWS, COLUMNS)), 0).astype("float32")
+DENSE[[0, 5, ROWS - 1]] = 0  # rows without values
+
+
+def csr(dense=DENSE, index_dtype="int32"):
+    """A matrix with the attributes of SciPy's."""
+    places = [np.flatnonzero(row) for row in dense]
+    return SimpleNamespace(
+        format="csr",
+        shape=dense.shape,
+        indptr=np.cumsum([0, *map(len, places)]).astype(index_dtype),
+        indices=np.concatenate(places).astype(index_dtype),
+        data=np.concatenate([row[place] for row, place in zip(dense, places, strict=True)]),
+    )
+
+
+def saved_npz(path, matrix, save=np.savez, **changes):
+    parts = {name: getattr(matrix, name) for name in ("indices", "indptr", "data")}
+    save(path, **(parts | {"format": b"csr", "shape": matrix.shape} | changes))
+    return path
+
+
+def write_group(group, matrix, **options):
+    for name in ("indptr", "indices", "data"):
+        group.create_dataset(name, data=getattr(matrix, name), **options)
+    group.attrs["encoding-type"], group.attrs["shape"] = "csr_matrix", matrix.shape
+
+
+def saved_h5(path, matrix=None, **options):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(path, "w") as file:
+        write_group(file.create_group("X"), matrix or csr(), **options)
+    return path
+
+
+def of_h5(path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(path) as file:
+        return ps.from_csr(file["X"])
+
+
+HDF5 = {
+    "contiguous": {},
+    "chunks": {"chunks": (10,), "maxshape": (None,)},
+    "compressed": {"chunks": (10,), "compression": "gzip"},
+}
+
+
+def made(kind, folder, dense=DENSE):
+    """The dataset of a matrix that is kept in one of the ways."""
+    matrix = csr(dense)
+    if kind == "memory":
+        return ps.from_csr(matrix)
+    if kind == "npz":
+        return ps.from_csr(saved_npz(folder / "x.npz", matrix))
+    if kind == "zarr":
+        zarr = pytest.importorskip("zarr")
+        group = zarr.open_group(str(folder / "x.zarr"), mode="w")
+        for name in ("indptr", "indices", "data"):
+            group.create_array(name, data=getattr(matrix, name), chunks=(10,))
+        group.attrs["shape"] = matrix.shape
+        return ps.from_csr(zarr.open_group(str(folder / "x.zarr"), mode="r"))
+    return of_h5(saved_h5(folder / "x.h5", matrix, **HDF5[kind]))
+
+
+KINDS = ["memory", "npz", *HDF5, "zarr"]
+IN_PLACE = ["memory", "npz", "contiguous", "chunks"]
+
+
+class TestSparseRows(SourceTests):
+    max_pickle_nbytes = 20_000
+
+    @pytest.fixture(params=["memory", "npz", "chunks", "compressed"])
+    def source(self, request, tmp_path):
+        return made(request.param, tmp_path)._node.data
+
+    @pytest.fixture
+    def expected(self):
+        return DENSE
+
+
+class TestSparseVectors(SourceTests):
+    max_pickle_nbytes = 20_000
+
+    @pytest.fixture(params=["memory", "chunks"])
+    def source(self, request, tmp_path):
+        source = made(request.param, tmp_path)._node.data
+        return type(source)("x", source.starts, source.indices, source.values, source.shape, is_dense=False)
+
+    @pytest.fixture
+    def expected(self):
+        return {
+            "indices": [np.flatnonzero(row).astype("int32") for row in DENSE],
+            "values": [row[np.flatnonzero(row)] for row in DENSE],
+        }
+
+
+class TestCategories(SourceTests):
+    @pytest.fixture
+    def source(self, tmp_path):
+        codes, words = ps.from_hdf5(saved_h5ad(tmp_path / "x.h5ad"), ["obs/kind/codes"]), ["B", "T"]
+        return CategorySource(codes._node.inputs[0].data, ArraySource(np.array(words)))
+
+    @pytest.fixture
+    def expected(self):
+        return np.array([i % 3 - 1 for i in range(ROWS)], "int32")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_copy_engine_reads_what_lies_there_and_sources_the_rest(kind, tmp_path):
+    assert (made(kind, tmp_path)._node.data.arrays() is not None) == (kind in IN_PLACE)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+def test_batches_are_the_rows_with_their_zeros_in_any_order_and_dtype(kind, executor, tmp_path):
+    ds = made(kind, tmp_path).shuffle(seed=1).cast("float16").batch(5)
+    order = [int(i) for i in ps.range(ROWS).shuffle(seed=1)]
+    with ds.loader(executor) as loader:
+        for _ in range(2):  # slots are used again: what an earlier batch left is cleared
+            batches = [batch.copy() for batch in loader]
+            loader.set_state({**loader.get_state(), "epoch": 0, "position": 0})
+    assert batches[0].dtype == np.float16
+    assert np.array_equal(np.concatenate(batches), DENSE[order])
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", ">i2", "uint64", "float16", ">f8", "complex64", "complex128"])
+@pytest.mark.parametrize("index_dtype", ["int32", "int64", ">i4", "uint16"])
+def test_any_dtype_of_values_and_of_columns(dtype, index_dtype):
+    dense = DENSE.astype(dtype)
+    matrix = csr(dense, index_dtype)
+    matrix.data, matrix.indices = matrix.data.astype(dtype), matrix.indices.astype(index_dtype)
+    ds = ps.from_csr(matrix)
+    assert ds.element_spec == ps.ArraySpec((COLUMNS,), dtype)
+    with ds.batch(ROWS).loader("threads") as loader:
+        assert np.array_equal(next(iter(loader)), dense)
+
+
+def test_columns_of_a_row_stand_in_any_order():
+    matrix = csr()
+    for start, stop in zip(matrix.indptr[:-1], matrix.indptr[1:], strict=True):
+        order = start + RNG.permutation(stop - start)
+        matrix.indices[start:stop], matrix.data[start:stop] = matrix.indices[order], matrix.data[order]
+    assert np.array_equal(ps.from_csr(matrix).batch(ROWS)[0], DENSE)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (4, 0), (3, 4)])
+def test_a_matrix_without_values_is_zeros(shape):
+    matrix = SimpleNamespace(
+        shape=shape, indptr=np.zeros(shape[0] + 1, "i4"), indices=np.zeros(0, "i4"), data=np.zeros(0)
+    )
+    ds = ps.from_csr(matrix)
+    assert len(ds) == shape[0]
+    for element in ds:
+        assert element.tolist() == [0] * shape[1]
+
+
+def test_rows_without_zeros_make_padded_and_csr_batches():
+    batch = ps.from_csr(csr(), dense=False).padded_batch(ROWS, padding_values={"indices": -1, "values": 0})[0]
+    is_there = batch["indices"] >= 0
+    assert np.array_equal(np.cumsum([0, *is_there.sum(axis=1)]), csr().indptr)
+    assert np.array_equal(batch["indices"][is_there], csr().indices)
+    assert np.array_equal(batch["values"][is_there], csr().data)
+
+
+def test_windows_of_rows_are_the_rows():
+    with ps.from_csr(csr()).windows(3, shift=2).batch(4).loader("threads") as loader:
+        batch = next(iter(loader))
+    assert np.array_equal(batch, np.stack([DENSE[2 * i : 2 * i + 3] for i in range(4)]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["npz", "chunks", "compressed"])
+def test_worker_processes_read_the_same(kind, tmp_path, workers_stay):
+    with made(kind, tmp_path).batch(6).loader("processes", workers=1) as loader:
+        assert np.array_equal(np.concatenate([batch.copy() for batch in loader]), DENSE)
+
+
+# ---------------------------------------------------------------------------------------------- damage
+
+
+def damaged(kind, folder, **changes):
+    """A dataset of a matrix in which a part is another, as from a file that lies."""
+    matrix = csr()
+    for name, change in changes.items():
+        change(getattr(matrix, name))
+    if kind == "memory":
+        return ps.from_csr(matrix)
+    if kind == "npz":
+        return ps.from_csr(saved_npz(folder / "x.npz", matrix))
+    return of_h5(saved_h5(folder / "x.h5", matrix, **HDF5[kind]))
+
+
+def put(place, value):
+    def change(array):
+        array[place] = value
+
+    return change
+
+
+@pytest.mark.parametrize("kind", ["memory", "npz", "chunks", "compressed"])
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+@pytest.mark.parametrize("column", [COLUMNS, 2**31 - 1, -1])
+def test_a_column_outside_of_the_matrix_is_an_error_with_the_row(kind, executor, column, tmp_path):
+    row = 7
+    ds = damaged(kind, tmp_path, indices=put(csr().indptr[row] + 1, column))
+    assert np.array_equal(ds[row - 1], DENSE[row - 1])
+    text = rf"row {row} of .* cannot be read: it has a value in column {column}, and the matrix has {COLUMNS} columns"
+    with pytest.raises(ps.SourceError, match=text), ds.batch(ROWS).loader(executor) as loader:
+        list(loader)
+
+
+@pytest.mark.parametrize("kind", ["memory", "npz", "compressed"])
+def test_a_column_that_comes_twice_is_an_error_with_the_row(kind, tmp_path):
+    row, at = 7, int(csr().indptr[7])
+    ds = damaged(kind, tmp_path, indices=put(at + 2, csr().indices[at]))
+    with pytest.raises(ps.SourceError, match=rf"row {row} of .* has column \d+ twice.*sum_duplicates\(\)"):
+        ds[row]
+
+
+@pytest.mark.parametrize("kind", ["memory", "npz", "chunks", "compressed"])
+@pytest.mark.parametrize("value", [-1, 10**6, 0])
+def test_starts_that_decrease_or_point_outside_are_an_error_with_the_row(kind, value, tmp_path):
+    ds = damaged(kind, tmp_path, indptr=put(9, value))
+    with pytest.raises(ps.SourceError, match=r"row \d+ of .* its indptr goes from .* The matrix is damaged"):
+        ds[20]
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_rows_without_zeros_are_checked_too(dense):
+    matrix = csr()
+    matrix.indices[3] = 99
+    with pytest.raises(ps.SourceError, match=r"row \d of a matrix of 23 x 37 .* column 99"):
+        list(ps.from_csr(matrix, dense=dense))
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+@pytest.mark.parametrize("kind", ["npz", "chunks"])
+def test_a_file_that_is_cut_replaced_or_gone_is_an_error(kind, executor, tmp_path):
+    ds = made(kind, tmp_path)
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    with ds.batch(4).loader(executor) as loader:
+        next(iter(loader))
+    for change, text in (
+        (lambda: path.write_bytes(whole[: len(whole) // 4]), "shorter|shortened|outside of|cannot be opened|damaged"),
+        (lambda: (path.rename(tmp_path / "old"), path.write_bytes(whole)), "was replaced|cannot be opened"),
+        (path.unlink, "No such file|cannot be opened|is gone"),
+    ):
+        change()
+        with pytest.raises(ps.SourceError, match=text), ds.batch(4).loader(executor) as loader:
+            list(loader)
+
+
+# ---------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"format": b"csc"}, r"format 'csc'.*tocsr\(\)"),
+        ({"shape": (ROWS,)}, "a matrix has two sizes"),
+        ({"shape": (ROWS + 1, COLUMNS)}, r"24 rows, 24 entries in indptr"),
+        ({"indices": np.zeros(3, "i4")}, r"3 column numbers and \d+ values"),
+        ({"indices": csr().indices.astype("f4")}, r"indices of \(\) float32|indices is a vector of integers"),
+        ({"data": csr().data.astype("S3")}, "data is a vector of numbers"),
+        ({"data": csr().data[:, None]}, "data is a vector of numbers"),
+    ],
+)
+def test_archives_with_other_parts_are_refused(changes, text, tmp_path):
+    with pytest.raises(ps.PenstockError, match=text):
+        ps.from_csr(saved_npz(tmp_path / "x.npz", csr(), **changes))
+
+
+def test_a_compressed_archive_is_refused_with_what_helps(tmp_path):
+    path = saved_npz(tmp_path / "x.npz", csr(), np.savez_compressed)
+    with pytest.raises(ps.SourceError, match=r"is compressed, .*save_npz\(path, matrix, compressed=False\)"):
+        ps.from_csr(path)
+
+
+def test_another_archive_and_another_file_are_refused(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.arange(3))
+    with pytest.raises(ps.SourceError, match=r"has no indptr, indices, data, shape, format.*It has x\.npy"):
+        ps.from_csr(tmp_path / "a.npz")
+    (tmp_path / "b.npz").write_bytes(b"no archive")
+    with pytest.raises(ps.SourceError, match=r"b\.npz is no \.npz, or is damaged: BadZipFile"):
+        ps.from_csr(tmp_path / "b.npz")
+    with pytest.raises(ps.SourceError, match=r"c\.npz cannot be read: No such file"):
+        ps.from_csr(tmp_path / "c.npz")
+
+
+def test_a_member_that_says_it_is_larger_than_its_archive_is_refused(tmp_path):
+    path = saved_npz(tmp_path / "x.npz", csr())
+    data, count = path.read_bytes(), str(len(csr().data)).encode()
+    path.write_bytes(data.replace(b"(" + count + b",), } ", b"(" + count + b"0,), }"))
+    with pytest.raises(ps.SourceError, match=r"are there|is truncated"):
+        ps.from_csr(path)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (SimpleNamespace(format="csc", indptr=1, indices=1, data=1), r"format 'csc'.*from_csr\(matrix\.tocsr\(\)\)"),
+        (np.eye(3), r"got an? .*ndarray.*from_arrays\(array\)"),
+        (3, r"takes a CSR matrix of SciPy"),
+    ],
+)
+def test_other_objects_are_refused(value, text):
+    with pytest.raises(ps.ArgumentTypeError, match=text):
+        ps.from_csr(value)
+
+
+def test_other_groups_are_refused(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["other/x"] = np.arange(3)
+        with pytest.raises(
+            ps.SourceError, match=r"x\.h5/other has no indptr, indices, data, attribute shape.*It has x"
+        ):
+            ps.from_csr(file["other"])
+        write_group(file.create_group("X"), csr())
+        file["X"].attrs["encoding-type"] = "csc_matrix"
+        with pytest.raises(ps.SourceError, match=r"X is 'csc_matrix', and rows are read of csr_matrix"):
+            ps.from_csr(file["X"])
+
+
+# ---------------------------------------------------------------------------------------------- AnnData
+
+
+def saved_h5ad(path, **options):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(path, "w") as file:
+        write_group(file.create_group("X"), csr(), **options)
+        write_group(file.create_group("layers/counts"), csr(DENSE.astype("int32")))
+        file["layers/dense"] = DENSE
+        obs = file.create_group("obs")
+        obs["total"] = DENSE.sum(axis=1)
+        obs["name"] = [f"cell {i}" for i in range(ROWS)]
+        kind = obs.create_group("kind")
+        kind["codes"] = np.array([i % 3 - 1 for i in range(ROWS)], "int8")
+        kind["categories"] = ["B", "T"]
+        kind.attrs["encoding-type"] = "categorical"
+        nullable = obs.create_group("age")
+        nullable["values"], nullable["mask"] = np.arange(ROWS), np.zeros(ROWS, bool)
+        nullable.attrs["encoding-type"] = "nullable-integer"
+    return path
+
+
+def test_cells_come_with_columns_of_their_table(tmp_path):
+    path = saved_h5ad(tmp_path / "x.h5ad", chunks=(10,), maxshape=(None,))
+    assert np.array_equal(ps.from_h5ad(path).batch(ROWS)[0], DENSE)
+    ds = ps.from_h5ad(path, ["total", "kind", "name"])
+    assert ds.class_names == ["B", "T"]
+    element = ds[4]
+    assert list(element) == ["X", "total", "kind", "name"]
+    assert (element["total"], element["kind"], element["name"]) == (DENSE[4].sum(), 0, "cell 4")
+    assert ds.element_spec["kind"] == ps.ArraySpec((), "int32")
+    with ds.select(["X", "kind"]).batch(ROWS).loader("threads") as loader:
+        batch = next(iter(loader))
+    assert np.array_equal(batch["X"], DENSE)
+    assert batch["kind"].tolist() == [i % 3 - 1 for i in range(ROWS)]
+
+
+def test_categories_may_be_text_that_could_be_missing(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    path = saved_h5ad(tmp_path / "x.h5ad")
+    with h5py.File(path, "r+") as file:
+        del file["obs/kind/categories"]
+        file["obs/kind/categories/values"], file["obs/kind/categories/mask"] = ["B", "NK"], [False, False]
+    assert ps.from_h5ad(path, "kind").class_names == ["B", "NK"]
+
+
+def test_layers_take_the_place_of_the_matrix(tmp_path):
+    path = saved_h5ad(tmp_path / "x.h5ad")
+    assert ps.from_h5ad(path, layer="counts").element_spec == ps.ArraySpec((COLUMNS,), "int32")
+    assert np.array_equal(ps.from_h5ad(path, layer="dense")[3], DENSE[3])
+    with pytest.raises(ps.ArgumentError, match=r"has no layers/other\. It has the layers \['counts', 'dense'\]"):
+        ps.from_h5ad(path, layer="other")
+    with pytest.raises(ps.ArgumentTypeError, match="is an array, and not sparse"):
+        ps.from_h5ad(path, layer="dense", dense=False)
+
+
+def test_columns_that_cannot_be_read_are_errors_with_what_helps(tmp_path):
+    path = saved_h5ad(tmp_path / "x.h5ad")
+    with pytest.raises(ps.ArgumentError, match=r"no column 'size' in obs\. It has \['age', 'kind', 'name', 'total'\]"):
+        ps.from_h5ad(path, ["size"])
+    with pytest.raises(ps.SpecError, match=r"obs/age in .* is 'nullable-integer'.*fillna\(0\)"):
+        ps.from_h5ad(path, "age")
+    with pytest.raises(ps.ArgumentError, match="'X' is the name of the cell's row"):
+        ps.from_h5ad(path, "X")
+
+
+def test_a_code_without_a_category_is_an_error_with_the_cell(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    path = saved_h5ad(tmp_path / "x.h5ad")
+    with h5py.File(path, "r+") as file:
+        file["obs/kind/codes"][3] = 7
+    with pytest.raises(ps.SourceError, match=r"kind/codes\[3\] is 7, and there are 2 categories"):
+        ps.from_h5ad(path, "kind")[3]
+
+
+def test_values_in_another_folder_are_refused(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    (tmp_path / "other").mkdir()
+    saved_h5(tmp_path / "other" / "secret.h5")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        write_group(file.create_group("X"), csr())
+        del file["X/data"]
+        file["X/data"] = h5py.ExternalLink("../other/secret.h5", "X/data")
+        with pytest.raises(ps.SourceError, match=r"an external link.*which is not in"):
+            ps.from_csr(file["X"])
