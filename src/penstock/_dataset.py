@@ -66,6 +66,7 @@ from penstock.plan._map import Map, function_name
 from penstock.plan._node import POSITION_LIMIT, Access, Length, Node, clear_after, finite_length, history, walk
 from penstock.plan._pack import Pack, TokenBatch
 from penstock.plan._pad import BucketByLength, Bucketed, PaddedBatch, Padding
+from penstock.plan._patches import patched, shuffled_by_chunks
 from penstock.plan._pick import Pick, picked
 from penstock.plan._reader import Reader
 from penstock.plan._sample import Sample, Weights, by_class
@@ -577,7 +578,9 @@ class Dataset(NoArray):
     # Order and number.
 
     @_with_caution_about_seed
-    def shuffle(self, seed: int = 0, *, window: int | None = None, reshuffle: bool = True) -> "Dataset":
+    def shuffle(
+        self, seed: int = 0, *, window: "int | Literal['chunks'] | None" = None, reshuffle: bool = True
+    ) -> "Dataset":
         """Puts the elements in an order that is a pure function of the seed and the epoch.
 
         Nothing is stored and nothing is read ahead: a keyed bijection maps positions to indices. It is a Feistel
@@ -591,7 +594,9 @@ class Dataset(NoArray):
             seed: Any integer. It is not the size of a buffer, as in tf.data; the log says so where a number without
                 the name `seed=` looks like one.
             window: Shuffle among so many neighbours only, for data on slow disks, and for streams, where it is
-                needed. An element moves by less than `window` places.
+                needed. An element moves by less than `window` places. `"chunks"`, for rows and patches of arrays
+                that are stored in chunks (HDF5, Zarr): the chunks come in a random order, and the elements that begin
+                in one come together, in a random order. So each chunk is read once, unless elements cross its border.
             reshuffle: Whether each epoch has an order of its own.
 
         Raises:
@@ -603,6 +608,8 @@ class Dataset(NoArray):
             [np.int64(0), np.int64(1), np.int64(2), np.int64(3), np.int64(4)]
         """
         seed = integer("shuffle", "seed", seed)
+        if window == "chunks":
+            return Dataset(shuffled_by_chunks(self._node, seed, reshuffle))
         if window is not None:
             window = integer("shuffle", "window", window, least=1)
         if window is None:
@@ -1416,6 +1423,46 @@ class Dataset(NoArray):
             each._require_random("join()", "Look keys up in a map(): lambda x: table[x['key']]")
             each._require_finite("join", "Use take(n) first, or join() before repeat().")
         return Dataset(joined(self._node, other._node, on, how, fill))
+
+    def patches(
+        self,
+        shape: "int | tuple[int, ...]",
+        *,
+        stride: "int | tuple[int, ...] | None" = None,
+        axes: "int | tuple[int, ...] | None" = None,
+    ) -> "Dataset":
+        """Cuts an array into patches: windows over several axes at once.
+
+        The array has the elements as its first axis: `from_npy` of a file of shape `(400, 512, 512)` has axes 0, 1 and
+        2. `patches((16, 64, 64))` has elements of that shape; with `axes=(1, 2)`, `patches((64, 64), axes=(1, 2))` cuts
+        each element. An axis that is not named stays whole, but for the first, of which a patch then has one place and
+        no axis. Patches stand in the order of their places, the last axis fastest. What remains at an end is left out.
+
+        It comes directly after the data, or after `zip` of arrays of one shape, because it reads the parts alone: from
+        memory and `.npy` files in place, from HDF5 and Zarr by chunks. For patches at random places in each epoch take
+        some of all: `patches(shape, stride=1).shuffle(seed=1).take(n)`.
+
+        Random access: kept. Memory: of chunked data two boxes of chunks a process, each with all chunks that the
+        patches have which begin in one chunk; no patch is kept.
+
+        Args:
+            shape: The size of a patch along each of the axes.
+            stride: How far a patch begins after the one before, along each of the axes. None for the size, so that
+                patches tile the array.
+            axes: The axes of the array. None for the first ones.
+
+        Raises:
+            ArgumentError: Another step is before it, numbers do not fit the array, or its parts cannot be read alone.
+            ArgumentTypeError: An argument is no integer, and no tuple of them.
+
+        Example:
+            >>> tiles = penstock.from_arrays(np.arange(24).reshape(4, 6)).patches((2, 3))
+            >>> tiles[3].tolist()
+            [[15, 16, 17], [21, 22, 23]]
+            >>> len(tiles)
+            4
+        """
+        return Dataset(patched(self._node, shape, stride, axes))
 
     # Keeping.
 

@@ -92,6 +92,9 @@ class Source(Openable, ABC):
 
     `workers="auto"` then starts one thread, unless the plan also computes or waits for a server."""
 
+    chunk_shape: tuple[int, ...] | None = None
+    """The chunks in which an array is stored whose rows are the elements, along all of its axes; None without."""
+
     @property
     def kept_nbytes(self) -> int:
         """Largest memory of an open source in each process that reads, such as decoded chunks. Known from headers.
@@ -157,6 +160,17 @@ class Source(Openable, ABC):
         """Returns a source of the same elements, which are dicts, with these values, in this order, and perhaps others.
 
         What is left out is not read. `select` asks for it. With the default, None, elements are read whole.
+        """
+        return None
+
+    def patched(self, sizes: tuple[int, ...], *, keeps_first: bool) -> "Source | None":
+        """Returns the patches of an array whose rows are the elements, one for each item, at which it begins.
+
+        `patches` calls it, and asks for no patch that would leave the array. With the default, None, it is refused.
+
+        Args:
+            sizes: The sizes of a patch along all axes.
+            keeps_first: Whether a patch has the first axis, else of size 1 and left out.
         """
         return None
 

@@ -28,6 +28,7 @@ from penstock.base._tree import Tree
 from penstock.memory._rows import Indices, chunk_count, have_dtype, pieces
 from penstock.plan._conform import MisfitError, conformed, observed, text_of
 from penstock.plan._source import Read, Source
+from penstock.sources.boxes import BoxSource
 
 _log = logging.getLogger("penstock")
 
@@ -83,6 +84,13 @@ class ArraySource(Source):
         if array.ndim < 2 or 0 in array.shape[:2] or array.strides[0] != array.shape[1] * array.strides[1]:
             return None
         return ArraySource(array.reshape(array.shape[0] * array.shape[1], *array.shape[2:]))
+
+    def patched(self, sizes: tuple[int, ...], *, keeps_first: bool) -> BoxSource:
+        return BoxSource(self, sizes, keeps_first=keeps_first)
+
+    def part(self, box: tuple[slice, ...]) -> npt.NDArray[Any]:
+        """A box of the array."""
+        return self._array[box]
 
     def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
         """Copies rows."""

@@ -66,6 +66,10 @@ class FileSource(Source):
         parts = self.handle.unstacked()
         return None if parts is None else FileSource(parts)
 
+    def patched(self, sizes: tuple[int, ...], *, keeps_first: bool) -> "FileSource | None":
+        parts = self.handle.patched(sizes, keeps_first=keeps_first)
+        return None if parts is None else FileSource(parts)
+
     def arrays(self) -> Sequence[StridedFile] | None:
         """The array in the file; None for text, whose characters are looked at after each read."""
         return None if has_characters(self.handle.dtype) else (self.handle,)

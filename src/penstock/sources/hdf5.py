@@ -30,6 +30,7 @@ from penstock.memory._rows import Indices
 from penstock.sources._hdf5files import require_inside
 from penstock.sources._openfile import stamp
 from penstock.sources.arrays import NamedSource
+from penstock.sources.boxes import BoxSource, box_text
 from penstock.sources.npy import StridedFile
 
 _CHECKSUM_NBYTES: Final = 4
@@ -147,6 +148,7 @@ class Hdf5Source(NamedSource):
     count: int
     chunk_nbytes: int = 0
     """The memory of a chunk, which is decoded as a whole, as the file says; 0 for an array in one piece."""
+    chunk_shape: tuple[int, ...] | None = None
     suits_one_thread = True  # HDF5 has one lock
 
     @property
@@ -163,6 +165,9 @@ class Hdf5Source(NamedSource):
 
     def open(self) -> "OpenHdf5Source":
         return OpenHdf5Source(self)
+
+    def patched(self, sizes: tuple[int, ...], *, keeps_first: bool) -> BoxSource | None:
+        return BoxSource(self, sizes, keeps_first=keeps_first) if self.element_spec.dtype.itemsize else None
 
     def pieces(self) -> tuple[StridedFile, npt.NDArray[np.int64], int] | None:
         """Where the numbers of one axis lie: the file, the first byte of each piece, and the length of a piece.
@@ -231,6 +236,20 @@ class OpenHdf5Source:
             if rows.dtype.hasobject:
                 rows = self._texts(rows, first)
             out[run] = rows[indices[run] - first]
+
+    def part(self, box: tuple[slice, ...]) -> npt.NDArray[Any]:
+        """Reads a box of the array.
+
+        Raises:
+            SourceError: It cannot be read.
+        """
+        data = self.data()
+        try:
+            if data.fletcher32:
+                _require_checksums(data, box[0].start, box[0].stop - 1)
+            return data[box]  # type: ignore[no-any-return]
+        except Exception as error:  # what h5py raises for damage has many types
+            raise SourceError(f"{box_text(self._source, box)} cannot be read: {error}") from error
 
     def _texts(self, rows: npt.NDArray[Any], first: int) -> npt.NDArray[Any]:
         """Decodes text, which is UTF-8 in files, whatever they say."""
@@ -309,7 +328,7 @@ def from_dataset(data: Any, *, is_checked: bool = False) -> Hdf5Source:
     # Another process may have another current directory. A name that is no path, such as a URL, stays as it is.
     path = os.path.abspath(name) if os.path.exists(name) else name
     chunk_nbytes = math.prod(data.chunks or (0,)) * data.dtype.itemsize
-    return Hdf5Source(path, data.name, spec_of(data), len(data), chunk_nbytes)
+    return Hdf5Source(path, data.name, spec_of(data), len(data), chunk_nbytes, data.chunks)
 
 
 def is_text(data: Any) -> bool:

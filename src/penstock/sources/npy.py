@@ -109,6 +109,16 @@ class StridedFile:
         shape = (self.shape[0] * self.shape[1], *self.shape[2:])
         return replace(self, shape=shape, strides=self.strides[1:], outer=outer)
 
+    def patched(self, sizes: tuple[int, ...], *, keeps_first: bool) -> "StridedFile | None":
+        """Returns the patches that begin at each item as rows, see `Source.patched`; None if it is not in C order."""
+        if self.strides != _contiguous_strides(self.shape, self.dtype.itemsize, False) or 0 in self.shape:
+            return None
+        last = np.ravel_multi_index([n - size for n, size in zip(self.shape, sizes, strict=True)], self.shape)
+        first = 0 if keeps_first else 1
+        shape, strides = (int(last) + 1, *sizes[first:]), (self.dtype.itemsize, *self.strides[first:])
+        outer = (*(self.outer or self.shape[:1]), *self.shape[1:])
+        return replace(self, shape=shape, strides=strides, outer=outer)
+
     def fault(self, element: int, text: str) -> SourceError:
         """The error of an element that cannot be read."""
         return SourceError(f"{self.describe(element)} cannot be read: {text}")

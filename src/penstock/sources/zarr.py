@@ -21,6 +21,7 @@ from penstock.memory._rows import Indices
 from penstock.sources._openfile import stamp
 from penstock.sources._remote import insist
 from penstock.sources.arrays import NamedSource, require_characters
+from penstock.sources.boxes import BoxSource, box_text
 
 
 @final
@@ -44,6 +45,7 @@ class ZarrSource(NamedSource):
             # The byte order belongs to the chunks. Only the object that made the array has it in its dtype.
             dtype = dtype.newbyteorder("<")
         self.element_spec = ArraySpec(array.shape[1:], dtype)
+        self.chunk_shape = tuple(array.chunks)  # in a shard too, each can be read alone
         self._chunk_nbytes: int = math.prod(array.chunks) * array.dtype.itemsize
 
     @property
@@ -66,6 +68,10 @@ class ZarrSource(NamedSource):
             paths = [os.path.join(where, name) for name in names]
             files.extend((os.path.relpath(path, folder), *stamp(path)) for path in paths)
         return {"the array": str(self), "its files": sorted(files)}
+
+    def patched(self, sizes: tuple[int, ...], *, keeps_first: bool) -> BoxSource | None:
+        assert isinstance(self.element_spec, ArraySpec)
+        return BoxSource(self, sizes, keeps_first=keeps_first) if self.element_spec.dtype.itemsize else None
 
     def open(self) -> "OpenZarrSource":
         return OpenZarrSource(self)
@@ -113,10 +119,7 @@ class OpenZarrSource:
 
     def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
         """Reads the rows in one call, so that each chunk is decoded once."""
-        version, array = self._known
-        if (now := self._source.version()) != version:
-            array = self._source.find()
-            self._known = now, array
+        array = self._array()
         rows, places = np.unique(indices, return_inverse=True)
         # Codecs and stores raise exceptions of any type.
         found = insist(
@@ -128,6 +131,22 @@ class OpenZarrSource:
         out[...] = found[places].astype(object) if found.dtype.kind == "T" else found[places]
         if self._source.may_vanish and _has_empty_row(found, array.fill_value):
             self._source.find()
+
+    def part(self, box: tuple[slice, ...]) -> npt.NDArray[Any]:
+        """Reads a box of the array."""
+        array = self._array()
+        found: npt.NDArray[Any] = insist(lambda: array[box], lambda: box_text(self._source, box))
+        if self._source.may_vanish and _has_empty_row(found, array.fill_value):
+            self._source.find()
+        return found
+
+    def _array(self) -> Any:
+        """The array, opened again if its metadata have changed."""
+        version, array = self._known
+        if (now := self._source.version()) != version:
+            array = self._source.find()
+            self._known = now, array
+        return array
 
     def close(self) -> None:
         """Closes a Zip file that was opened here. A file that the user writes to belongs to the user."""

@@ -203,6 +203,17 @@ def _arrays(draw: st.DrawFn) -> Plan:
     return Plan(from_arrays(tree), lambda epoch: [_own(part) for part in _parts(tree)])
 
 
+def _patches(draw: st.DrawFn) -> Plan:
+    array = np.arange(5 * 6 * 4, dtype=np.int32).reshape(5, 6, 4)
+    array = draw(st.sampled_from([array, np.asfortranarray(array)]))
+    sizes = draw(st.tuples(*(st.integers(2, n) for n in array.shape)))
+    strides = draw(st.tuples(*(st.integers(1, 3) for _ in sizes)))
+    starts = itertools.product(*map(lambda n, size, by: range(0, n - size + 1, by), array.shape, sizes, strides))
+    found = [array[tuple(map(lambda at, size: slice(at, at + size), start, sizes))] for start in starts][:MAX_LENGTH]
+    dataset = from_arrays(array).patches(sizes, stride=strides).take(MAX_LENGTH)
+    return Plan(dataset, lambda epoch: [_own(each) for each in found])
+
+
 # Verbs with random access.
 
 
@@ -831,7 +842,7 @@ def _grown(draw: st.DrawFn, plan: Plan, verb: Verb) -> Plan:
 @st.composite
 def plans(draw: st.DrawFn, max_steps: int = 5, verbs: Sequence[Verb] = tuple(VERBS)) -> Plan:
     """Random plans of up to `max_steps` steps on small data, with their model. None is empty."""
-    plan: Plan = draw(st.sampled_from([_range, _arrays]))(draw)
+    plan: Plan = draw(st.sampled_from([_range, _arrays, _patches]))(draw)
     for verb in draw(st.lists(st.sampled_from(verbs), max_size=max_steps)):
         plan = _grown(draw, plan, verb)
     return plan
