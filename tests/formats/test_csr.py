@@ -238,6 +238,28 @@ def test_starts_that_decrease_or_point_outside_are_an_error_with_the_row(kind, v
         ds[20]
 
 
+@pytest.mark.parametrize("kind", ["memory", "npz"])
+def test_starts_that_do_not_begin_with_zero_are_an_error(kind, tmp_path):
+    matrix = csr()
+    matrix.indptr[:2] = 1  # row 0 has no values
+    with pytest.raises(ps.SourceError, match=r"row 0 of .* its indptr goes from 1 to 1\. It begins with 0"):
+        ps.from_csr(matrix if kind == "memory" else saved_npz(tmp_path / "x.npz", matrix))[20]
+
+
+def test_numbers_of_hdf5_that_numpy_has_not_are_read_by_it(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    kind = h5py.h5t.STD_I32LE.copy()
+    kind.set_precision(24)
+    kind.set_offset(4)
+    path = saved_h5(tmp_path / "x.h5")
+    with h5py.File(path, "r+") as file:
+        del file["X/indices"]
+        space = h5py.h5s.create_simple((len(csr().indices),))
+        h5py.h5d.create(file["X"].id, b"indices", kind, space)
+        file["X/indices"][...] = csr().indices
+    assert np.array_equal(of_h5(path).batch(ROWS)[0], DENSE)
+
+
 @pytest.mark.parametrize("dense", [True, False])
 def test_rows_without_zeros_are_checked_too(dense):
     matrix = csr()

@@ -24,7 +24,7 @@ namespace {
 constexpr int64_t BLOCK = 1024;
 constexpr int64_t COLUMNS_AT = 0, INDICES_AT = COLUMNS_AT + 8 * BLOCK, VALUES_AT = INDICES_AT + 16 * BLOCK,
                   CONVERTED_AT = VALUES_AT + 16 * BLOCK;
-static_assert(CONVERTED_AT + 16 * BLOCK <= 2 * SCRATCH_NBYTES, "the parts fit");
+static_assert(CONVERTED_AT + 16 * BLOCK <= SCRATCH_NBYTES, "the parts fit");
 
 constexpr uint8_t MARK = 0xFF;
 

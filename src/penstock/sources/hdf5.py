@@ -172,7 +172,8 @@ class Hdf5Source(NamedSource):
     def pieces(self) -> tuple[StridedFile, npt.NDArray[np.int64], int] | None:
         """Where the numbers of one axis lie: the file, the first byte of each piece, and the length of a piece.
 
-        None where HDF5 has to read them: they are compressed, partly missing, in other files, or behind a user block.
+        None where HDF5 has to read them: they are compressed, partly missing, in other files, behind a user block, or
+        of a type that NumPy has not.
 
         Raises:
             SourceError: The file is gone, or has changed.
@@ -183,18 +184,20 @@ class Hdf5Source(NamedSource):
             plan, file = data.id.get_create_plist(), data.file
             if plan.get_nfilters() or data.is_virtual or data.external or file.userblock_size:
                 return None
-            if data.ndim != 1 or data.dtype.hasobject:
-                return None
+            if data.ndim != 1 or data.dtype.hasobject or data.id.get_type() != h5py.h5t.py_create(data.dtype):
+                return None  # numbers that are not kept as NumPy keeps them, such as 24 bits of 32
             count = len(data)
             places = np.full(-(-count // (data.chunks or (count or 1,))[0]), -1, np.int64)
             if data.chunks is None:
                 places[:] = -1 if data.id.get_offset() is None else data.id.get_offset()
-            else:
-                for number in range(data.id.get_num_chunks()):
-                    chunk = data.id.get_chunk_info(number)
+            elif hasattr(data.id, "chunk_iter"):  # since HDF5 1.12.3; asking for each takes as long as all together
+
+                def found(chunk: Any) -> None:
                     at = chunk.chunk_offset[0] // data.chunks[0]
                     if at < len(places) and chunk.byte_offset is not None:
                         places[at] = chunk.byte_offset
+
+                data.id.chunk_iter(found)
             if (places < 0).any():
                 return None
             status, item = os.stat(self.path), data.dtype.itemsize

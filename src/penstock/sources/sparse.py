@@ -238,18 +238,18 @@ class SparseSource(Source):
         """Where each row begins, int64, checked.
 
         Raises:
-            SourceError: The starts decrease, or point outside of the vectors.
+            SourceError: The starts do not begin with 0, decrease, or point outside of the vectors.
         """
         starts = self.starts.all().astype(np.int64)
         room = min(len(self.indices.source), len(self.values.source))
-        wrong = np.flatnonzero((starts[1:] < starts[:-1]) | (starts[1:] > room) | (starts[:-1] < 0))
-        if len(wrong) or (len(starts) == 1 and not 0 <= starts[0] <= room):
-            row = int(wrong[0]) if len(wrong) else 0
+        wrong = np.flatnonzero((starts[1:] < starts[:-1]) | (starts[1:] > room))
+        if starts[0] or len(wrong):
+            row = 0 if starts[0] else int(wrong[0])
             span = starts[row : row + 2].tolist()
             raise self.fault(
                 row,
-                f"its indptr goes from {span[0]} to {span[-1]}, and there are {room:,} values. The matrix is damaged, "
-                "or was not written to its end; write it again.",
+                f"its indptr goes from {span[0]} to {span[-1]}. It begins with 0, never falls, and there are {room:,} "
+                "values. The matrix is damaged, or was not written to its end; write it again.",
             )
         return starts
 
