@@ -8,7 +8,7 @@ import numpy as np
 from penstock._labels import Labels, labels_of
 from penstock.base._errors import ArgumentError, ArgumentTypeError, type_of
 from penstock.plan._combine import Merged
-from penstock.plan._fields import Fields
+from penstock.plan._fields import named
 from penstock.plan._group import Group
 from penstock.plan._index import Select
 from penstock.plan._join import Lookup, blank_of, partners, require_partners
@@ -52,7 +52,7 @@ def joined(left: Node, right: Node, on: On, how: str, fill: Any) -> Merged:
     keys = [labels_of(left, "join(on=...)", name) for name in pairs]
     others = [labels_of(right, "join(on=...) of the other dataset", name) for name in pairs.values()]
     found = partners(call, keys, others)
-    values: Node = Fields(right, "select", tuple((name, name) for name in names), keeps_others=False)
+    values: Node = named(right, names)
     if how == "inner":
         kept = np.flatnonzero(found >= 0)
         if len(kept) < len(found):
@@ -90,10 +90,6 @@ def groups_of(node: Node, key: Labels) -> Node:
     tree = node.spec.tree
     if not (isinstance(key, str) and isinstance(tree, dict)):
         return Group(node, bounds)
-    first = Pick(_named(node, [key]), "group_by", "...", bounds[:-1])
+    first = Pick(named(node, [key]), "group_by", "...", bounds[:-1])
     others = [name for name in tree if name != key]
-    return Merged((first, Group(_named(node, others), bounds)), "group_by", repr(key)) if others else first
-
-
-def _named(node: Node, names: list[str]) -> Node:
-    return Fields(node, "select", tuple((name, name) for name in names), keeps_others=False)
+    return Merged((first, Group(named(node, others), bounds)), "group_by", repr(key)) if others else first

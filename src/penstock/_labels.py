@@ -12,7 +12,7 @@ from penstock.base._positions import as_values
 from penstock.lower._rewrite import Part, with_part
 from penstock.plan._batch import Batch
 from penstock.plan._cautions import caution_labels
-from penstock.plan._fields import Fields
+from penstock.plan._fields import named
 from penstock.plan._node import Node
 
 Labels = npt.ArrayLike | str | int
@@ -73,6 +73,6 @@ def _read(node: Node, call: str, key: Any) -> npt.NDArray[Any]:
         return np.empty(0, part.dtype)
     # By its name a source reads the one column, see `with_parts`.
     is_named = isinstance(node.spec.tree, dict)
-    one = Fields(node, "select", ((key, key),), keeps_others=False) if is_named else with_part(node, key)
+    one = named(node, [key]) if is_named else with_part(node, key)
     with Loader(Batch(one, _BATCH_SIZE, False), LoaderOptions()) as loader:
         return np.concatenate([np.array(batch[key] if is_named else batch) for batch in loader])

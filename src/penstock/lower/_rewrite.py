@@ -23,7 +23,7 @@ from penstock.plan._batch import Batching, Unbatch
 from penstock.plan._cache import Cache, CompleteCache
 from penstock.plan._cast import Cast
 from penstock.plan._combine import Merged, Zip
-from penstock.plan._fields import Fields, Pairs
+from penstock.plan._fields import Fields, Pairs, named
 from penstock.plan._index import Slice, sliced
 from penstock.plan._map import Map, Memo
 from penstock.plan._node import Length, Node, Randomness, finite_length, walk
@@ -172,7 +172,7 @@ def _merged_of(node: Merged, pairs: Pairs) -> Node | None:
         return None
     wanted = [new for _, new in pairs]
     in_order = [new for _, mine in parts for _, new in mine] == wanted
-    return made if in_order else Fields(made, "select", tuple((new, new) for new in wanted), keeps_others=False)
+    return made if in_order else named(made, wanted)
 
 
 def _zip_of(node: Zip, pairs: Pairs) -> Zip | None:

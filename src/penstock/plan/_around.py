@@ -17,7 +17,7 @@ from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Rows
 from penstock.plan._batch import require_one_shape
 from penstock.plan._combine import Merged
-from penstock.plan._fields import Fields
+from penstock.plan._fields import named
 from penstock.plan._index import mark_of
 from penstock.plan._node import POSITION_LIMIT, ClearAfter, Demand, Length, Node, OneInput, Overlap, Reorder
 from penstock.plan._reader import Gather, Reader
@@ -233,15 +233,11 @@ def around(source: Node, offsets: dict[str, Offsets], anchors: Anchors, pads: No
     alike: dict[Offsets, list[str]] = {}  # a function before it runs once for all names of the same offsets
     for name, each in offsets.items():
         alike.setdefault(each, []).append(name)
-    parts: list[Node] = [AtAnchors(_named(source, others), anchors)] if others else []
-    parts += [Around(_named(source, names), anchors, each) for each, names in alike.items()]
+    parts: list[Node] = [AtAnchors(named(source, others), anchors)] if others else []
+    parts += [Around(named(source, names), anchors, each) for each, names in alike.items()]
     parts.append(IsPad(pads, anchors, tuple(offsets.values()), tuple(offsets)))
     text = ", ".join(f"{name!r}: {offsets_text(each)}" for name, each in offsets.items())
     return Merged(tuple(parts), "windows", f"{{{text}}}")
-
-
-def _named(source: Node, names: list[str]) -> Node:
-    return Fields(source, "select", tuple((name, name) for name in names), keeps_others=False)
 
 
 def offsets_text(offsets: Offsets) -> str:

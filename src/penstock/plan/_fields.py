@@ -1,6 +1,7 @@
 """Leaves of dicts by name: chosen, and renamed. `lower/_rewrite.py` has sources read no others."""
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,7 +11,7 @@ from penstock.base._errors import SpecError
 from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Rows
 from penstock.plan._cast import ByChunk
-from penstock.plan._node import Elements, Memory
+from penstock.plan._node import Elements, Memory, Node
 from penstock.plan._reader import Gather, Reader
 
 Pairs = tuple[tuple[str, str], ...]
@@ -120,3 +121,8 @@ class Fields(ByChunk):
         """The same for each element of a stream."""
         for leaves in reader.inputs[0].sequence(epoch):
             yield [leaves[number] for number in self._leaves]
+
+
+def named(source: Node, names: Iterable[str]) -> Fields:
+    """The values of these names alone."""
+    return Fields(source, "select", tuple((name, name) for name in names), keeps_others=False)
