@@ -9,7 +9,7 @@ from penstock._labels import Labels, values_of
 from penstock.base import _tree
 from penstock.base._errors import ArgumentError
 from penstock.base._tree import Structure
-from penstock.plan._node import Node
+from penstock.plan._node import POSITION_LIMIT, Node
 
 
 class KnownLengths(NamedTuple):
@@ -86,5 +86,12 @@ def _checked(node: Node, call: str, lengths: Labels) -> npt.NDArray[Any]:
         raise ArgumentError(
             f"{call}: lengths are integers from 0 on, but that of element {first} is {known[first]}. Compute lengths "
             "from this dataset, in its order: [len(element) for element in ds]."
+        )
+    if known.size and (total := float(known.sum(dtype=np.float64))) >= POSITION_LIMIT:
+        longest = int(np.argmax(known))
+        raise ArgumentError(
+            f"{call}: the lengths come to {total:.3g} tokens, more than a dataset has; the longest is "
+            f"{known[longest]}, of element {longest}. Compute lengths from this dataset, in its order: [len(element) "
+            "for element in ds]."
         )
     return known if known.size else known.astype(np.int64)

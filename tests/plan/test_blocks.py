@@ -458,6 +458,16 @@ def test_lengths_that_are_wrong_are_an_error_that_names_the_element():
     assert sum(map(len, ds.bucket_by_length(lengths=wrong, batch_size=8))) == COUNT  # sorted by any measure
 
 
+@pytest.mark.parametrize("options", [{}, {"split": False}, {"fit": "best"}, {"fit": "first", "split": False}])
+def test_lengths_that_are_wrong_are_an_error_for_sequences_of_one_size_too(options):
+    rows = ps.from_arrays(np.arange(40).reshape(4, 10)).pack(20, lengths=[10, 7, 10, 10], **options)
+    with pytest.raises(ps.ElementError, match="element 1 has 10 tokens, and lengths= says 7"):
+        list(rows)
+    pairs = ps.from_arrays({"x": np.zeros((4, 10)), "y": np.zeros((4, 8))})
+    with pytest.raises(ps.ElementError, match="has 8 tokens, and lengths= says 10"):
+        list(pairs.pack(20, lengths=[10] * 4, **options))
+
+
 def test_the_length_of_several_sequences_is_that_of_the_longest():
     longest = np.maximum(LENGTHS, TARGETS)
     for batch in pairs().shuffle(1).bucket_by_length(lengths=longest, max_tokens=60):

@@ -133,6 +133,13 @@ def test_nothing_gives_no_rows():
     assert len(sequences([np.zeros(0, "int32")] * 3).pack(4, lengths=[0, 0, 0], split=False)) == 0
 
 
+@pytest.mark.parametrize("size", [2**40, 2**61, 2**62 - 1, 2**70])
+def test_a_row_that_is_larger_than_all_sequences_is_one_row(size):
+    assert (
+        len(sequences().pack(size, lengths=LENGTHS)) == len(sequences().pack(size, lengths=LENGTHS, split=False)) == 1
+    )
+
+
 @pytest.mark.parametrize(
     ("wrong", "error", "text"),
     [
@@ -155,6 +162,19 @@ def test_nothing_gives_no_rows():
         ),
         (lambda: ps.range(3).pack(4), ps.SpecError, r"lays sequences of numbers end to end, but element is \(\) int64"),
         (lambda: sequences().pack(9, lengths=LENGTHS[::-1])[0], ps.ElementError, r"tokens, and lengths= says"),
+        (
+            lambda: sequences().pack(4, lengths=np.full(42, 1 << 57)),
+            ps.ArgumentError,
+            r"come to 6\.05e\+18 tokens, more than a dataset has; the longest is \d+, of element 0\. Compute lengths",
+        ),
+        (
+            lambda: sequences().pack(4, lengths=np.full(42, 2**64 - 1, np.uint64)),
+            ps.ArgumentError,
+            r"pack\(lengths=\.\.\.\): the lengths come to",
+        ),
+        (lambda: sequences().pack(4, padding_value=0.5), ps.SpecError, r"which cannot hold the padding value 0\.5\."),
+        (lambda: sequences().pack(4, padding_value=1 << 40), ps.SpecError, "cannot hold the padding value"),
+        (lambda: sequences().pack(4, padding_value=None), ps.SpecError, "cannot hold the padding value None"),
         (lambda: sequences().batch(), ps.ArgumentError, r"batch\(\) needs a size, batch\(32\), or a number of tokens"),
         (lambda: sequences().batch(3, max_tokens=3), ps.ArgumentError, r"batch\(\) needs a size"),
         (lambda: sequences().batch(3, lengths=LENGTHS), ps.ArgumentError, r"is for batch\(max_tokens=\)"),

@@ -21,7 +21,7 @@ from penstock.memory._rows import Indices, Leaves, Rows, copied
 from penstock.plan._blocks import Blocks, Buckets, Packs
 from penstock.plan._index import mark_of
 from penstock.plan._node import Access, Demand, Elements, Length, Memory, OneInput, Randomness
-from penstock.plan._pad import Padding, Stack
+from penstock.plan._pad import Padding, Stack, holds
 from penstock.plan._reader import Gather, Reader
 
 
@@ -87,11 +87,13 @@ class _OfLengths(OneInput):
         box = source.borrowed(len(members))
         source.read(epoch, members, box)
         columns = list(box.columns(len(members)))
-        ragged = [number for number, leaf in enumerate(self.source.spec.leaves) if leaf.shape[:1] == (None,)]
-        sizes = [np.fromiter(map(len, columns[number]), np.int64, len(members)) for number in ragged]
+        leaves: Sequence[int] = range(len(columns))
+        if self._is_longest:
+            leaves = [number for number in leaves if self.source.spec.leaves[number].shape[:1] == (None,)]
+        sizes = [np.fromiter(map(len, columns[number]), np.int64, len(members)) for number in leaves]
         if self._is_longest and sizes:
-            ragged, sizes = ragged[:1], [functools.reduce(np.maximum, sizes)]
-        for number, found in zip(ragged, sizes, strict=True):
+            leaves, sizes = leaves[:1], [functools.reduce(np.maximum, sizes)]
+        for number, found in zip(leaves, sizes, strict=True):
             wanted = self._known(number)[members]
             if (found != wanted).any():
                 place = int(np.argmax(found != wanted))
@@ -102,7 +104,7 @@ class _OfLengths(OneInput):
         return columns
 
     _is_longest = False
-    """Whether the length of an element is that of its longest leaf; otherwise each leaf has the length."""
+    """Whether the length of an element is that of its longest leaf of any size; otherwise each leaf has the length."""
 
 
 def _stacked_length(leaves: Sequence[Any]) -> int:
@@ -177,8 +179,7 @@ class Pack(_OfLengths):
         """The first token of each row, and the end of the last. A sequence that is too long has a row for itself."""
         ends, total, (size,) = self._ends, int(self._ends[-1]) if len(self._ends) else 0, self.sizes
         if self.splits:
-            cuts = np.arange(0, total + size, size, dtype=np.int64)
-            cuts[-1] = min(cuts[-1], total)
+            cuts = np.minimum(np.arange(-(-total // size) + 1, dtype=np.int64) * size, total)
         else:
             assert self.lengths is not None
             # For each sequence the one that begins the row after that which it begins.
@@ -216,6 +217,11 @@ class Pack(_OfLengths):
                 raise SpecError(
                     f"{self.label} lays sequences of numbers end to end, but element{place} is {leaf}. Take the "
                     "sequences alone, as with select(), or map()."
+                )
+            if self.padding_value is None or not holds(leaf.dtype, self.padding_value):
+                raise SpecError(
+                    f"{self.label}: element{place} is {leaf}, which cannot hold the padding value "
+                    f"{self.padding_value!r:.80}."
                 )
         if self.structure not in (None, spec.structure):
             raise SpecError(f"{self.label} needs a length for each part of an element, but elements are {spec}.")
