@@ -185,6 +185,34 @@ def test_a_result_is_read_from_its_file_as_long_as_all_is_the_same(
     assert not seen
 
 
+@pytest.mark.parametrize("key", [None, "v1"])
+def test_a_result_that_lacks_elements_is_not_taken_for_that_of_all(tmp_path: Path, key: str | None) -> None:
+    def fails(x: Any) -> Any:
+        if x == 2:
+            raise ValueError
+        return x
+
+    def run(on_error: str) -> Any:
+        return (
+            ps.range(4)
+            .map(fails)
+            .reduce(
+                joined,
+                (),
+                path=tmp_path / "x",
+                key=key,
+                executor="inline",
+                quarantine=tmp_path / "q",
+                on_error=on_error,
+            )
+        )
+
+    assert run("skip") == run("skip") == (0, 1, 3)
+    assert len(run("replace")) == 4
+    with pytest.raises(ps.ElementError, match=r"map\(fails\)"):
+        run("raise")
+
+
 @pytest.mark.parametrize("change", ["function", "initial", "combine"])
 def test_another_function_or_another_beginning_is_another_result(tmp_path: Path, change: str) -> None:
     def add(step: int) -> Any:

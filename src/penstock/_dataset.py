@@ -1572,7 +1572,8 @@ class Dataset(NoArray):
             key: As for `cache`.
             progress: As for `materialize`.
             loader_options: As for `loader`, without `shard`; of a part in each process, use `ds.shard(index, count)`.
-                An element that fails is left out by `on_error="skip"`. `"replace"` counts another one twice.
+                An element that fails is left out by `on_error="skip"`. `"replace"` counts another one twice. A result
+                that is kept is one of this `on_error`.
 
         Raises:
             ArgumentError: The dataset is endless, or a `shard` was given.

@@ -60,7 +60,7 @@ def reduced(
             "ds.shard(rank, count).reduce(...)."
         )
     fold = Fold(node, 1, False, fn, None, where, initial=dumped(initial), combine=(combine,))
-    kept = None if path is None else _Kept(fold, path, key, initial)
+    kept = None if path is None else _Kept(fold, path, key, initial, options.get("on_error", "raise"))
     if kept is not None and (found := kept.load()) is not None:
         return found[0]
     state = copy.deepcopy(initial)
@@ -150,7 +150,7 @@ class _Kept:
         ArgumentTypeError: It is no path, the initial state cannot be kept, or a step has no fingerprint.
     """
 
-    def __init__(self, fold: Fold, path: Any, key: str | None, initial: Any) -> None:
+    def __init__(self, fold: Fold, path: Any, key: str | None, initial: Any, on_error: Any) -> None:
         if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
             raise ArgumentTypeError(f"reduce(path={path!r:.80}): the path of a file is needed, got {type_of(path)}.")
         if key is not None and not isinstance(key, str):
@@ -158,6 +158,8 @@ class _Kept:
         self._path = os.path.abspath(os.fspath(path))
         _written(initial)
         self._steps = [Step("key", 0, {"the key": key})] if key is not None else table(fold, verb="reduce")
+        if on_error != "raise":  # it may lack elements
+            self._steps.append(Step("the loader", 0, {"on_error": f"{on_error}"}))
 
     def load(self) -> tuple[Any] | None:
         """Returns what is kept, as a tuple of it; None if nothing is, or of another dataset.
@@ -179,7 +181,7 @@ class _Kept:
                 raise ValueError
             before = [Step(label, count, dict(parts)) for label, count, parts in kept["steps"]]
             result = _read(kept["result"])
-        except (ValueError, TypeError, KeyError, IndexError, RecursionError, AttributeError):
+        except (ValueError, TypeError, KeyError, IndexError, RecursionError, AttributeError, OverflowError):
             raise SourceError(
                 f"{self._path} holds no result of reduce(), and is not overwritten. Give another path, or delete it."
             ) from None
