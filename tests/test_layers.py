@@ -116,6 +116,7 @@ OPTIONAL = {
         "formats/_columns.py",
         "formats/_leasttypes.py",
         "formats/_leaves.py",
+        "formats/mds.py",
         "formats/parquet.py",
         "formats/rowtext.py",
     ),

@@ -13,6 +13,7 @@ import pytest
 import penstock as ps
 from penstock import cli
 from penstock.commands.inspect import _leaves
+from tests.formats import test_mds as mds
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +81,10 @@ def write_arrays(path: str) -> None:
     np.save(f"{path}/y.npy", np.arange(5))
 
 
+def write_mds(path: str) -> None:
+    mds.written(Path(path), {"x": "int", "s": "str"}, [{"x": k, "s": "a"} for k in range(5)])
+
+
 def write_shards(path: str) -> None:
     os.mkdir(path)
     for number in range(3):
@@ -109,6 +114,13 @@ FORMATS = {
         "TFRecord, of records that are no Examples",
         2,
         "(None,) uint8",
+    ),
+    "mds": (write_mds, "a folder of MosaicML Streaming (MDS)", 5, "{'x': () int64, 's': () text}"),
+    "mds/index.json": (
+        lambda path: write_mds(path.partition("/")[0]),
+        "an index of MosaicML Streaming's shards (MDS)",
+        5,
+        "{'x': () int64, 's': () text}",
     ),
     "arrays": (write_arrays, "2 NumPy arrays with as many rows", 5, "{'x': (3,) float64, 'y': () int64}"),
     "shards": (

@@ -19,6 +19,7 @@ import numpy as np
 import penstock as ps
 from penstock.sources import _diskcache
 from penstock.sources._diskcache import BlockName, CacheFolder
+from tests.formats.test_mds import written as write_mds
 
 Rows = list[Any]
 Make = Callable[[Path], object]
@@ -531,6 +532,21 @@ CIFAR = Format(
 )
 MEGATRON = Format({"uint16": _megatron}, lambda folder: ps.from_megatron(folder / "c"))
 
+
+def _mds(compression: str | None = None) -> Make:
+    columns = {"n": "int", "s": "str", "a": "ndarray", "b": "ndarray:int16:3"}
+    samples = [{"n": i, "s": WORDS[i], "a": Y[:i], "b": X[i]} for i in range(COUNT)]
+    return lambda folder: write_mds(folder, columns, samples, compression)
+
+
+MDS = Format(
+    {"raw": _mds(), "gzip": _mds("gz")},
+    ps.from_mds,
+    files=("shard*",),
+    mend=_mend_gzip,
+)
+MDS_INDEX = Format({"raw": _mds(), "gzip": _mds("gz")}, ps.from_mds, files=("index.json",), is_text=True)
+
 # ---------------------------------------------------------------------------------------------- images
 
 
@@ -771,6 +787,8 @@ FORMATS: dict[str, Format] = {
     "files": FILES,
     "labels": LABELS,
     "megatron": MEGATRON,
+    "mds": MDS,
+    "mds, index": MDS_INDEX,
     "idx": IDX,
     "cifar": CIFAR,
     **IMAGES,

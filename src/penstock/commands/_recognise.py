@@ -22,7 +22,7 @@ from penstock.sources._remote import is_remote
 IMAGE_SIZE: Final = (256, 256)
 """The size of resized images, as Keras's default."""
 _KNOWN: Final = (
-    "penstock reads .npy, HDF5, Zarr, TFRecord, tar shards, Parquet, Arrow, images, folders of these, and the ETL "
+    "penstock reads .npy, HDF5, Zarr, TFRecord, tar shards, Parquet, Arrow, MDS, images, folders of these, and the ETL "
     "Character Database. Read another format with ps.from_source(a list).map(fn) or ps.from_generator(fn)."
 )
 _FORMATS: Final = (  # the place of the first bytes, these bytes, a name, a constructor
@@ -48,6 +48,7 @@ _REMEDIES: Final = (
     (rb"", "binary data", "Numbers without a header: ps.from_arrays(np.memmap(path, dtype=..., mode='r')). "),
 )
 """Patterns of the first bytes of other files, a name, and a remedy. The first that matches is named."""
+_MDS_INDEX: Final = "index.json"
 _KERAS_SUFFIXES: Final = {".bmp", ".gif", ".jpeg", ".jpg", ".png"}
 _IMAGE_SUFFIXES: Final = _KERAS_SUFFIXES | {".webp", ".tif", ".tiff"}
 _MOST_LINES: Final = 30
@@ -141,6 +142,8 @@ def _by_content(first: File, head: bytes, name: str, target: str) -> Found:
         return _store("h5py", name)
     if (found := _tfrecord(first, target)) is not None:
         return found
+    if first.name == _MDS_INDEX and b'"shards"' in head:
+        return _made("an index of MosaicML Streaming's shards (MDS)", "from_mds", target)
     if head.startswith(b'{"') and first.is_local:
         with suppress(penstock.SourceError):  # other JSON
             return _quarantine(name, quarantine_records(Path(name)))
@@ -252,6 +255,8 @@ def _by_files(path: Path, every: list[Path]) -> Found:
     if kept := next((each.parent.parent for each in is_kept), None):
         code = f"ds = ds.cache({_quoted(str(kept))})  # the same ds, or ds.materialize(...)"
         return Found("a cache of penstock, of elements that were kept", code)
+    if _MDS_INDEX in here and b'"shards"' in find("inspect", str(path / _MDS_INDEX))[0].head(_HEAD_NBYTES):
+        return _made("a folder of MosaicML Streaming (MDS)", "from_mds", str(path))
     if any(re.match(r"(?i)ETL\d", each.name) for each in every):
         return _made("the ETL Character Database", "from_etlcdb", str(path))
     images = [each for each in every if each.suffix.lower() in _IMAGE_SUFFIXES]

@@ -271,7 +271,11 @@ def _unpacked(stamp: str, content: bytes) -> Arrays | None:
 
 
 def decompressed(
-    file: File, compression: Compression | None, cache_dir: str | None, encoding: str | None = None
+    file: File,
+    compression: str | None,
+    cache_dir: str | None,
+    encoding: str | None = None,
+    unpacked: Callable[[], Iterator[bytes]] | None = None,
 ) -> File:
     """Returns a file with the content of a compressed one, kept from before or written now.
 
@@ -282,6 +286,7 @@ def decompressed(
         compression: How it is compressed; None if it is not.
         cache_dir: See `kept`.
         encoding: The encoding of text, which is then written in UTF-8.
+        unpacked: Yields the content, in place of `pieces`.
 
     Raises:
         SourceError: The file is damaged or truncated, or the copy cannot be written.
@@ -297,7 +302,10 @@ def decompressed(
     problems = []
     for stem, path in zip(stems, paths, strict=True):
         try:
-            content = pieces(file, compression) if encoding is None else _in_utf_8(file, compression, encoding)
+            if unpacked is not None:
+                content = unpacked()
+            else:
+                content = pieces(file, compression) if encoding is None else _in_utf_8(file, compression, encoding)
             copy = _copied(file, path, content, int(state, 16) & 0x7FFFFFFF)
         except SourceError:
             raise
@@ -402,7 +410,7 @@ def progress(what: str, total_nbytes: int) -> Callable[[int], None]:
     return tell
 
 
-def pieces(file: File, compression: Compression | None) -> Iterator[bytes]:
+def pieces(file: File, compression: str | None) -> Iterator[bytes]:
     """Yields the content of a file in pieces, decompressed.
 
     Raises:
@@ -439,7 +447,7 @@ def pieces(file: File, compression: Compression | None) -> Iterator[bytes]:
         raise SourceError(f"{file.url} is truncated: its {compression} data do not end within {file.nbytes:,} bytes.")
 
 
-def _in_utf_8(file: File, compression: Compression | None, encoding: str) -> Iterator[bytes]:
+def _in_utf_8(file: File, compression: str | None, encoding: str) -> Iterator[bytes]:
     """Yields the text of a file, in UTF-8.
 
     Raises:

@@ -193,8 +193,23 @@ def find(verb: str, paths: Any, storage_options: Any = None, cache: Any = None) 
     if not found:
         raise ArgumentError(f"{verb}() got no files.")
 
+    return known(found, options, cache)
+
+
+def known(
+    found: Sequence[File | str],
+    options: StorageOptions | None = None,
+    cache: DiskCache | None = None,
+    cure: str | None = None,
+) -> tuple[File, ...]:
+    """Returns paths and URLs as files, in order: those that a listing did not describe are looked at. See `described`.
+
+    Raises:
+        SourceError: One is missing.
+    """
+
     def file_of(each: File | str) -> File:
-        return each if isinstance(each, File) else described(each, options=options)
+        return each if isinstance(each, File) else described(each, cure=cure, options=options)
 
     is_slow = any(isinstance(each, str) and is_remote(each) for each in found)
     files = tuple(for_each(found, file_of) if is_slow else map(file_of, found))
