@@ -146,3 +146,12 @@ def test_batches_and_ragged_elements_concatenate(executor):
     dataset = ps.concatenate([ps.range(8).batch(4), ragged])
     with dataset.loader(executor=executor) as loader:
         assert [x.tolist() for x in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [], [0], [0, 1]]
+
+
+def test_batches_with_room_for_more_rows_stand_beside_full_ones_with_as_many():
+    short = ps.range(2).batch(3)  # has room for three rows
+    for ds in (ps.zip((ps.range(2).batch(2), short)), ps.zip((short, ps.range(2).batch(2)))):
+        for executor in ("inline", "threads"):
+            with ds.loader(executor=executor) as loader:
+                ((left, right),) = loader
+            assert left.tolist() == right.tolist() == [0, 1]

@@ -306,9 +306,9 @@ class ParallelProgram(BatchProgram):
 
     @cached_property
     def _slot_row_count(self) -> int:
-        """Rows for which a slot has room; 0 if rows have no size."""
-        shape = self.spec.leaves[0].max_shape
-        return shape[0] if shape else 0
+        """Rows for which a slot has room, the same for each leaf; else 0."""
+        rooms = {leaf.max_shape[0] if leaf.max_shape else 0 for leaf in self.spec.leaves}
+        return rooms.pop() if len(rooms) == 1 else 0
 
     @property
     def rows_per_batch(self) -> int:
