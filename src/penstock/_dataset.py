@@ -60,12 +60,13 @@ from penstock.plan._cautions import (
 )
 from penstock.plan._combine import Concatenate
 from penstock.plan._fields import Fields
-from penstock.plan._filter import Expand, Filter, FlatMap, Parts
+from penstock.plan._filter import Expand, Filter, FlatMap
 from penstock.plan._index import Repeat, Select, Shuffle, repeats, scatters_overlaps, sliced
 from penstock.plan._map import Map, function_name
 from penstock.plan._node import POSITION_LIMIT, Access, Length, Node, clear_after, finite_length, history, walk
 from penstock.plan._pack import Pack, TokenBatch
 from penstock.plan._pad import BucketByLength, Bucketed, PaddedBatch, Padding
+from penstock.plan._parts import PackedMap, Parts
 from penstock.plan._patches import patched, shuffled_by_chunks
 from penstock.plan._pick import Pick, picked
 from penstock.plan._reader import Reader
@@ -386,9 +387,10 @@ class Dataset(NoArray):
         groups = Batch(self._node, size, drop_remainder=False, is_group=True)
         declared = None if element_spec is None else Spec.of(element_spec)
         is_ragged = declared is not None and any(leaf.max_shape is None for leaf in declared.leaves)
-        if is_ragged or not keeps_count:
-            made = Expand(groups, fn, declared, caller(), batched=size, keeps_count=keeps_count)
-            return Dataset(Parts(made) if keeps_count else FlatMap(made))
+        if not keeps_count:
+            return Dataset(FlatMap(Expand(groups, fn, declared, caller(), batched=size)))
+        if is_ragged:
+            return Dataset(Parts(PackedMap(groups, fn, declared, caller(), batched=size)))
         many = None if declared is None else declared.stacked(size, exact=groups.is_exact)
         return Dataset(Unbatch(Map(groups, fn, many, caller(), batched=size)))
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.plan._text import place_of
 from penstock.testing import assert_resumes_exactly
 
 INT64 = ps.ArraySpec((), "int64")
@@ -171,27 +172,54 @@ def test_an_element_that_fails_before_is_left_out_of_its_group(tmp_path):
         ds = source.map(tokens, batched=4, keeps_count=keeps_count, element_spec=TOKENS)
         with ds.padded_batch(4).loader("inline", on_error="skip", quarantine=tmp_path / "q") as loader:
             found = [int(n) for batch in loader for n in batch["n"]]
-        assert found == [*range(5), *range(6, 12)] if not keeps_count else [*range(4), *range(8, 12)]
+        assert found == [*range(5), *range(6, 12)]
+
+
+def breaks_on_seven(many):
+    if 7 in many:
+        raise ValueError("seven")
+    return tokens(many)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_group_that_fails_is_left_out_whole_whatever_the_size_of_its_elements(executor, tmp_path, workers_stay):
+    for source in (ps.range(12), ps.from_generator(range, 12, element_spec=INT64)):
+        ds = source.map(breaks_on_seven, batched=4, element_spec=TOKENS).padded_batch(4)
+        with ds.loader(executor=executor, on_error="skip", quarantine=tmp_path / "q") as loader:
+            assert [int(n) for batch in loader for n in batch["n"]] == [*range(4), *range(8, 12)]
+    assert "made of element 4 of range(12), element 5 of range(12)" in (tmp_path / "q").read_text()
 
 
 def test_names_and_errors_of_other_numbers_are_those_of_the_user():
     ds = ps.range(10).map(repeated, batched=4, keeps_count=False)
     assert repr(ds).startswith("map(repeated, batched=4, keeps_count=False)")
     assert repr(ps.range(10).map(tokens, batched=4, element_spec=TOKENS)).startswith("map(tokens, batched=4): 10 ")
-    with pytest.raises(ps.ElementError, match=r"batched=4.* failed on elements 8 to 9 of epoch 0: ZeroDivisionError"):
+    with pytest.raises(
+        ps.ElementError, match=r"batched=4.* failed on elements 8 to 9 of epoch 0, made of .*: ZeroDivisionError"
+    ):
         list(ps.range(10).map(lambda many: many[: 2 // (9 - int(many[-1]))], batched=4, keeps_count=False))
     with pytest.raises(ps.ElementError, match=r"unlike numbers of elements, 1 and 2"):
         list(ps.range(10).map(lambda many: {"a": [1], "b": [1, 2]}, batched=4, keeps_count=False))
     with pytest.raises(ps.ElementError, match=r"returns arrays or lists, with an entry for each that it makes"):
         list(ps.range(10).map(lambda many: "text", batched=4, keeps_count=False))
+    with pytest.raises(
+        ps.SpecError, match=r"batched=4\) at .*, for elements 8 to 9: it returned unlike numbers .* 1 and 2\."
+    ):
+        ps.range(10).map(lambda many: {"ids": [[1]], "n": [1, 2]}, batched=4, element_spec=TOKENS)[9]
     with pytest.raises(ps.SpecError, match=r"got 2 elements, elements 8 to 9, and returned 1\. .*keeps_count=F"):
         ps.range(10).map(lambda many: [[1.5]], batched=4, element_spec=ps.ArraySpec((None,), "f8"))[9]
     with pytest.raises(
-        ps.SpecError, match=r"gave an array of \(2, 2\) int64 for elements 4 to 7, but its element_spec is"
+        ps.SpecError, match=r"returned an array of \(2, 2\) int64 for elements 4 to 7, but its element_spec is"
     ):
         ps.range(10).map(lambda many: [np.ones((2, 2), int)] * 4, batched=4, element_spec=TOKENS["ids"])[5]
     with pytest.raises(ps.ArgumentError, match=r"keeps_count=False\) is for map\(batched=\).*flat_map\(\)"):
         ps.range(10).map(repeated, keeps_count=False)
+
+
+@pytest.mark.parametrize("keeps_count", [True, False])
+def test_what_a_worker_was_at_is_said_in_elements_of_the_user(keeps_count):
+    ds = ps.range(10).map(tokens, batched=4, keeps_count=keeps_count, element_spec=TOKENS)
+    assert place_of((2, 0, 2), ds._node).endswith("on elements 8 to 9 of epoch 0, made of the integer 8, the integer 9")
 
 
 # flat_map runs on workers, too.
@@ -238,7 +266,7 @@ def test_more_than_a_worker_makes_of_one_element_comes_too(executor, workers_sta
 def test_an_error_comes_behind_what_was_made_before_it(executor, workers_stay):
     found = []
     with ps.range(9).flat_map(breaks).loader(executor=executor) as loader:
-        message = r"^flat_map\(breaks\) at .* failed on element 5 of epoch 0: ValueError: five"
+        message = r"^flat_map\(breaks\) at .* failed on element 5 of epoch 0, made of the integer 5: ValueError: five"
         with pytest.raises(ps.ElementError, match=message):
             found.extend(int(x) for x in loader)
     assert found == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5]

@@ -53,8 +53,8 @@ def test_each_member_of_a_node_is_asked_for_outside_of_the_plan():
     code = [path.read_text() for path in package.rglob("*.py") if path.parent.name != "plan"]
     asked = {name for text in code for name in re.findall(r"\.(\w+)", text)}
     members = {name for name in vars(Node) if not name.startswith("_")}
-    # The function of this name asks the one, and `element_count` the other.
-    assert members - asked == {"clear_after", "takes_each_once"}
+    # The function of this name asks the first, `element_count` the second, and `place_of` the others.
+    assert members - asked == {"clear_after", "takes_each_once", "elements_at", "notes_inputs"}
 
 
 def test_concrete_nodes_are_frozen_dataclasses_and_compared_by_identity():

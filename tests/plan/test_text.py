@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.plan._text import difference, identity, origins
+from penstock.plan._fold import Fold
+from penstock.plan._text import difference, identity, origins, place_of
 
 
 def test_repr_is_the_plan_as_a_tree():
@@ -163,3 +164,8 @@ def test_of_a_part_of_a_batch_its_own_elements_are_named() -> None:
     assert origins(batches._node, 0, 2, slice(3, 4)) == ", made of the integer 19"
     pairs = ps.zip((batches, batches[::-1]))._node
     assert origins(pairs, 0, 2, slice(7, 8)) == ", made of the integer 23, the integer 23"
+
+
+def test_what_a_worker_was_folding_is_an_element_of_the_input() -> None:
+    fold = Fold(ps.range(200)._node, 64, False, max, None, "train.py:1")
+    assert place_of((1, 0, 150), fold) == "reduce(max) at train.py:1 on element 150 of epoch 0, made of the integer 150"

@@ -1,6 +1,6 @@
 """Whether what a function or an object of the user gave is an element of a spec."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, final
 
 import numpy as np
@@ -214,3 +214,25 @@ def begun(function: Callable[..., Iterable[Any]], *arguments: Any) -> Iterator[A
         return iter(made)
     except StopIteration as error:
         raise RuntimeError("it raised StopIteration") from error
+
+
+def rows_of(many: Tree) -> Iterator[Tree]:
+    """The elements of what a function of many returns: arrays, or lists, with an entry for each.
+
+    Raises:
+        ValueError: There are unlike numbers of them, or none can be told.
+    """
+    leaves, structure = _tree.flatten(as_plain(many))
+    if any(isinstance(leaf, (str, bytes)) or not hasattr(leaf, "__len__") for leaf in leaves):
+        raise ValueError("a function of many elements returns arrays or lists, with an entry for each that it makes")
+    counts = {len(leaf) for leaf in leaves}
+    if len(counts) != 1:
+        raise ValueError(f"it returned unlike numbers of elements, {' and '.join(map(str, sorted(counts))) or 'none'}")
+    for row in range(counts.pop()):
+        yield structure.unflatten([leaf[row] for leaf in leaves])
+
+
+def column(leaf: ArraySpec, values: Sequence[Any]) -> Any:
+    """A leaf of many elements: one array, which is sooner packed than many, unless they have no one size."""
+    has_one_size = leaf.dtype.itemsize and None not in leaf.shape
+    return np.stack(values, dtype=leaf.dtype) if has_one_size else list(values)

@@ -3,26 +3,23 @@
 import itertools
 import pickle
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from penstock.base import _tree
 from penstock.base._errors import ElementError, SpecError, is_untouched, words_of
 from penstock.base._random import seeded_globals
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
 from penstock.memory._pickles import dumps
 from penstock.memory._rows import Indices, Leaves, Rows, chunk_nbytes, copied
-from penstock.plan._conform import MisfitError, as_plain, begun, conformed, observed
-from penstock.plan._map import Learned, OnWorkers, wrong_count
+from penstock.plan._conform import MisfitError, begun, column, conformed, observed, rows_of
+from penstock.plan._map import Learned, OnWorkers
 from penstock.plan._node import (
     Access,
-    ClearAfter,
-    Demand,
     Elements,
     Length,
     Memory,
@@ -33,15 +30,12 @@ from penstock.plan._node import (
     working_memory,
 )
 from penstock.plan._reader import Gather, OpenSources, Reader
+from penstock.plan._text import origins
 
 MOST_NBYTES: Final = 1 << 20
 MOST_COUNT: Final = 1 << 14
 """What a worker makes of one element for `flat_map`, if the function returns an iterator. One thread makes the rest."""
 _NOTHING = object()
-_UNTOLERATED = (
-    ". on_error= does not set it aside: some elements made of it may be in batches already, and the number of those "
-    "to come is unknown. Do what may fail in a map() before flat_map(), or catch it there and return []."
-)
 
 
 def judged(pair: Spec) -> Spec:
@@ -103,9 +97,6 @@ class Expand(OneToOne, OnWorkers):
     Of an iterator it takes `MOST_NBYTES` at most. The element is there for the rest of them, which `FlatMap` makes.
     """
 
-    keeps_count: bool = field(default=False, kw_only=True)
-    """Of groups: the function makes as many elements as it gets."""
-
     takes_each_once = True
 
     @property
@@ -115,15 +106,14 @@ class Expand(OneToOne, OnWorkers):
 
     def settings(self) -> dict[str, Any]:
         """The function's name, and the number of elements."""
-        groups = {"batched": self.batched, "keeps_count": self.keeps_count} if self.batched else {}
+        groups = {"batched": self.batched, "keeps_count": False} if self.batched else {}
         return super().settings() | groups
 
     @property
     def label(self) -> str:
         """As the user wrote it: `flat_map(read_lines)`."""
-        batched = "" if self.batched is None else f", batched={self.batched}"
-        batched += ", keeps_count=False" if self.batched and not self.keeps_count else ""
-        return f"{self.verb}({self.function_name}{batched})"
+        groups = "" if self.batched is None else f", batched={self.batched}, keeps_count=False"
+        return f"{self.verb}({self.function_name}{groups})"
 
     @property
     def traits(self) -> Traits:
@@ -201,8 +191,8 @@ class Expand(OneToOne, OnWorkers):
                 if is_untouched(error):
                     raise
                 raise ElementError(
-                    f"{self.label} at {self.where} failed on {self.elements_at(index)} of epoch {epoch}: "
-                    f"{words_of(error)}{hint}"
+                    f"{self.label} at {self.where} failed on {self.elements_at(index)} of epoch {epoch}"
+                    f"{origins(self, epoch, index)}: {words_of(error)}{hint}"
                 ) from error
             if value is _NOTHING:
                 return
@@ -261,7 +251,7 @@ class Expand(OneToOne, OnWorkers):
             if is_untouched(error):
                 raise
         columns = zip(self.made_spec.leaves, zip(*made, strict=True), strict=True) if made else ()
-        return dumps((len(made), [_column(*each) for each in columns], is_done))
+        return dumps((len(made), [column(*each) for each in columns], is_done))
 
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """The same for each element of a stream."""
@@ -272,17 +262,7 @@ class Expand(OneToOne, OnWorkers):
 
 
 @dataclass(frozen=True, eq=False)
-class OfMade(OneInput):
-    """A step that takes apart what `Expand` made."""
-
-    @cached_property
-    def maker(self) -> Expand:
-        """The step that made it: the input, or below guards."""
-        return next(each for each in walk(self.source) if isinstance(each, Expand))
-
-
-@dataclass(frozen=True, eq=False)
-class FlatMap(Sequential, OfMade):
+class FlatMap(Sequential):
     """The elements that a function makes of each element of the input, one after the other."""
 
     is_tolerated: bool = field(default=False, repr=False)
@@ -293,6 +273,11 @@ class FlatMap(Sequential, OfMade):
     traits = Traits(runs_code=True)
     ends_guards = True
     _scatters = True
+
+    @cached_property
+    def maker(self) -> Expand:
+        """The step that made them: the input, or below guards."""
+        return next(each for each in walk(self.source) if isinstance(each, Expand))
 
     @property
     def verb(self) -> str:
@@ -318,10 +303,19 @@ class FlatMap(Sequential, OfMade):
         """The declared spec, or that of the first element. May run the function."""
         return self.maker.made_spec
 
+    @property
+    def _untolerated(self) -> str:
+        """What a message says of `on_error`."""
+        empty = "[]" if self.maker.batched is None else "no elements"
+        return (
+            f". on_error= does not set it aside: some elements made of it may be in batches already, and the number of "
+            f"those to come is unknown. Do what may fail in a map() before it, or catch it there and return {empty}."
+        )
+
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Takes apart what workers made. Without workers, or where that is not all, runs the function."""
         step, expand, words = self.maker, reader.inputs[0], reader.status.words
-        hint = _UNTOLERATED if self.is_tolerated else ""
+        hint = self._untolerated if self.is_tolerated else ""
         structure, by_workers = step.source.spec.structure, expand.stage is not None or step is not self.source
         count = 0
         for index, leaves in enumerate((expand if by_workers else expand.inputs[0]).sequence(epoch)):
@@ -335,106 +329,6 @@ class FlatMap(Sequential, OfMade):
             element = structure.unflatten([copied(leaf) for leaf in leaves])
             yield from step.checked(itertools.islice(step.made(element, epoch, index, hint), count, None), index)
             words[0] = expand.number + 1
-
-
-@dataclass(frozen=True, eq=False)
-class Parts(OfMade):
-    """Element `i` is the one that a function of many elements made of element `i` of its input; of any size."""
-
-    takes_any_shape = True
-    batch_size = 1
-
-    @property
-    def verb(self) -> str:
-        """The user's."""
-        return self.maker.verb
-
-    @property
-    def label(self) -> str:
-        """As the user wrote it."""
-        return self.maker.label
-
-    def settings(self) -> dict[str, Any]:
-        """The function's name, and the number of elements."""
-        return self.maker.settings()
-
-    @cached_property
-    def length(self) -> Length:
-        """That of the elements before they are grouped."""
-        return self.maker.source.inputs[0].length
-
-    @property
-    def known_spec(self) -> Spec | None:
-        """The declared one."""
-        return self.maker.declared
-
-    @property
-    def spec(self) -> Spec:
-        """The declared one."""
-        return self.maker.made_spec
-
-    @property
-    def _size(self) -> int:
-        assert self.maker.batched is not None
-        return self.maker.batched
-
-    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
-        """The groups that have the elements."""
-        return [Demand(0, epoch, np.unique(indices // self._size))]
-
-    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
-        """Takes elements out of what the function made of their groups, of which the last stays for the next call."""
-        owners, numbers = indices // self._size, out.row_numbers()
-        for owner in np.unique(owners).tolist():
-            made = self._made(reader.kept(epoch, owner).leaf_values(0), epoch, owner)
-            for place in np.flatnonzero(owners == owner).tolist():
-                out.put(numbers[place], made[int(indices[place]) - owner * self._size])
-
-    def sequence(self, reader: Reader, epoch: int) -> Elements:
-        """The elements of each group of a stream."""
-        for owner, leaves in enumerate(reader.inputs[0].sequence(epoch)):
-            yield from self._made(leaves, epoch, owner)
-
-    def _made(self, leaves: Leaves, epoch: int, owner: int) -> list[Leaves]:
-        step, (_, columns, is_done) = self.maker, pickle.loads(leaves[-1])
-        made = list(map(list, zip(*columns, strict=True)))
-        if not is_done:  # raises what the function raised
-            element = step.source.spec.structure.unflatten([copied(leaf) for leaf in leaves[:-1]])
-            made = list(step.checked(step.made(element, epoch, owner), owner))
-        if len(made) != len(leaves[0]):
-            raise wrong_count(step, len(leaves[0]), owner, f"{len(made)}")
-        return made
-
-    def clear_after(self, index: int, ask: ClearAfter) -> int:
-        """The first element of a group that is clear of this one's."""
-        return ask(self.source, index // self._size) * self._size
-
-    @property
-    def memory(self) -> Memory:
-        """A group."""
-        return working_memory(self.source.spec.nbytes)
-
-
-def rows_of(many: Tree) -> Iterator[Tree]:
-    """The elements of what a function of many returns: arrays, or lists, with an entry for each.
-
-    Raises:
-        ValueError: There are unlike numbers of them, or none can be told.
-    """
-    leaves, structure = _tree.flatten(as_plain(many))
-    if any(isinstance(leaf, (str, bytes)) or not hasattr(leaf, "__len__") for leaf in leaves):
-        raise ValueError("a function of many elements returns arrays or lists, with an entry for each that it makes")
-    counts = {len(leaf) for leaf in leaves}
-    if len(counts) != 1:
-        raise ValueError(f"it returned unlike numbers of elements, {' and '.join(map(str, sorted(counts))) or 'none'}")
-    for row in range(counts.pop()):
-        yield structure.unflatten([leaf[row] for leaf in leaves])
-
-
-def _column(leaf: ArraySpec, values: Sequence[Any]) -> Any:
-    """A leaf of many elements: one array, which is sooner packed than many, unless they have no one size."""
-    has_one_size = leaf.dtype.itemsize and None not in leaf.shape
-    return np.stack(values, dtype=leaf.dtype) if has_one_size else list(values)
 
 
 def _nbytes(leaf: Any) -> int:

@@ -45,6 +45,7 @@ class Fold(OnWorkers, Batching):
         return self
 
     is_learnt = True
+    notes_inputs = True
 
     @property
     def traits(self) -> Traits:

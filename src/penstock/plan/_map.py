@@ -192,9 +192,9 @@ class OnWorkers(OfFunction):
         """Whether nothing has to be run to know the spec of what the function returns."""
 
     def elements_at(self, index: int) -> str:
-        """An element of the input in the user's terms."""
+        """One, or those of a group."""
         if self.batched is None:
-            return f"element {index}"
+            return super().elements_at(index)
         stop = (index + 1) * self.batched
         count = self.source.inputs[0].length
         return f"elements {index * self.batched} to {(min(stop, count) if isinstance(count, int) else stop) - 1}"
@@ -495,9 +495,17 @@ class Map(OneToOne, OnWorkers):
         if self.verdict is not None:
             value = element, self._judged(value, index)
         try:
-            leaves = conformed(spec, value)
+            return self._leaves_of(value, spec, count, index)
         except MisfitError as found:
             raise self._misfit(found, self.elements_at(index), self.known_spec) from None
+
+    def _leaves_of(self, value: Any, spec: Spec, count: int | None, index: int) -> Leaves:
+        """The leaves of what the function returned, of a group with `count` elements.
+
+        Raises:
+            MisfitError, SpecError: It is not as the spec says, or has another number of elements.
+        """
+        leaves = conformed(spec, value)
         if count is not None:
             self._require_group(map(np.shape, leaves), count, index)
         return leaves

@@ -81,7 +81,7 @@ class Randomness(NamedTuple):
 
 
 class Node(ABC):
-    """One step of a plan. A class is abstract, or concrete and without subclasses."""
+    """One step of a plan."""
 
     inputs: tuple["Node", ...] = ()
     """The nodes that this one reads."""
@@ -105,6 +105,8 @@ class Node(ABC):
     """Which elements of the inputs an element needs differs from epoch to epoch, or if some of them fail."""
     takes_each_once: bool = False
     """In an epoch each element of each input goes into one element, and into no other."""
+    notes_inputs: bool = False
+    """The number in a worker's status is that of an element of its input, not of its own."""
     ends_guards: bool = False
     """Guards of `on_error` in steps after it do not cover the steps below: those have their own, or are kept."""
 
@@ -128,6 +130,10 @@ class Node(ABC):
         """This step as the user wrote it, for messages and for `repr`: `map(decode)`."""
         settings = (str(value) for value in self.settings().values() if value is not None)
         return f"{self.verb}({', '.join(settings)})"
+
+    def elements_at(self, index: int) -> str:
+        """An element of this step in the user's terms, for messages."""
+        return f"element {index}"
 
     def settings(self) -> dict[str, Any]:
         """The arguments that identify this step in a checkpoint, without its inputs; values print short."""

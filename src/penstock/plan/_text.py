@@ -162,7 +162,8 @@ def place_of(words: tuple[int, int, int], plan: Node) -> str:
     if not step:
         return "nothing yet"
     node = next(itertools.islice(walk(plan), step - 1, None))
-    return f"{located(node)} on element {index} of epoch {epoch}{origins(node, epoch, index)}"
+    read = node.inputs[0] if node.notes_inputs else node
+    return f"{located(node)} on {node.elements_at(index)} of epoch {epoch}{origins(read, epoch, index)}"
 
 
 def sources_of(node: Node, epoch: int, index: int, parts: slice = _ALL) -> list[tuple[str, int, str]]:
