@@ -360,8 +360,8 @@ def test_memory_is_flat_over_many_epochs(executor: str) -> None:
             grown = [_grown(loader, epoch_count=10) for _ in range(6)]
         finally:
             tracemalloc.stop()
-    # A message of a worker under way takes 64 KiB, and Python keeps some freed objects: at times 5,000 bytes in 10 epochs,
-    # which are 10 bytes an epoch over 600. An element that stays is 1,000 bytes each epoch.
+    # A message of a worker under way takes 64 KiB, and Python keeps some freed objects, up to 5,000 bytes in 10 epochs:
+    # 10 bytes an epoch over 600. An element that stays is 1,000 bytes each epoch.
     assert min(grown) < 8_000, f"{grown} bytes in 10 epochs each"
 
 
