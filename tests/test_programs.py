@@ -159,7 +159,9 @@ def test_pictures_and_captions_come_from_tar_files_whatever_their_kind(tmp_path)
                 tar.addfile(info, io.BytesIO(data))
     ds = ps.from_tar(tmp_path / "part-{000..000}.tar", fields={"image": "jpg;png", "text": "txt"})
     found = batches(
-        ds.map(lambda e: {"image": image.decode(e["image"], size=(8, 8)), "text": e["text"].decode()}).batch(3)
+        ds.map(lambda e: {"image": image.decode(e["image"], size=(8, 8)), "text": e["text"].tobytes().decode()}).batch(
+            3
+        )
     )
     assert found[0]["image"].shape == (3, 8, 8, 3)
     assert list(found[0]["text"]) == ["caption 0", "caption 1", "caption 2"]
