@@ -112,6 +112,8 @@ def test_a_mapping_has_paths_or_their_ends(folder, kind):
             ps.ArgumentError,
             r"has one label, of '1\.wav', for .*/cat/1\.wav and .*/dog/1\.wav\. Name their folders too\.",
         ),
+        ({}, ps.ArgumentError, r"It is empty\. Its paths are whole paths, or their ends"),
+        ({"./1.wav": 1, "1.wav": 2, "2.wav": 3}, ps.ArgumentError, r"the path '1\.wav' twice, with and without '\./'"),
         ({3: 1}, ps.ArgumentTypeError, r"has the key 3, and keys are paths"),
         ("folders", ps.ArgumentError, r"labels='folders'\): 'inferred', from the folders; the path of a CSV file"),
         ([1, 2], ps.ArgumentError, r"from_files\(\) got 4 files and 2 labels"),
@@ -138,6 +140,10 @@ def test_class_names_without_labels_are_refused(folder):
         ),
         ("file,hz,label\ncat/1.wav,0,007\n2.wav,1,008\n1.wav,1,1\n3.wav,1,2\n", ["007", "008", "1", "2"]),
         ("file,x\ncat/1.wav,.5\n2.wav,1\n1.wav,1e3\n3.wav,-2.\n", [0.5, 1, 1000, -2]),
+        (
+            f"file,id\ncat/1.wav,{2**60}\n2.wav,{2**60 + 1}\n1.wav,1\n3.wav,2\n",  # no float tells the first two apart
+            [f"{2**60}", f"{2**60 + 1}", "1", "2"],
+        ),
     ],
 )
 def test_a_table_has_paths_and_labels(folder, table, found):

@@ -4,6 +4,7 @@ import csv
 import io
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
@@ -32,8 +33,9 @@ _MAX_TABLE_NBYTES: Final = 256 << 20
 """The bytes of a table of labels, which is read into memory."""
 _NUMBERS: Final = (
     (int, re.compile(r"-?(0|[1-9][0-9]{0,17})")),
-    (float, re.compile(r"-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")),
+    (float, re.compile(r"-?((0|[1-9][0-9]{0,14})(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")),
 )
+"""Of a number with more digits before the point, such as an identifier, a float would keep the first ones alone."""
 
 Path = str | os.PathLike[str]
 
@@ -177,7 +179,11 @@ def _by_path(files: FileList, labels: Mapping[Any, Any], name: str = "from_files
     """
     if strange := [key for key in labels if not isinstance(key, (str, os.PathLike))]:
         raise ArgumentTypeError(f"from_files(labels=...) has the key {strange[0]!r:.80}, and keys are paths.")
-    of = {os.fspath(key).removeprefix("./"): label for key, label in labels.items()}
+    keys = [os.fspath(key).removeprefix("./") for key in labels]
+    of = dict(zip(keys, labels.values(), strict=True))
+    if len(of) < len(keys):
+        ((again, _),) = Counter(keys).most_common(1)
+        raise ArgumentError(f"{name} has the path {again!r} twice, with and without './'. Leave one out.")
     values, missing, owners = [], [], dict[str, str]()
     for path in (_absolute(files, each) for each in files):
         parts = path.split("/")
@@ -190,10 +196,10 @@ def _by_path(files: FileList, labels: Mapping[Any, Any], name: str = "from_files
             raise ArgumentError(f"{name} has one label, of {key!r}, for {other} and {path}. Name their folders too.")
         values.append(of[key])
     if missing:
-        shown = next(iter(of), None)
+        shown = f"It has paths such as {next(iter(of))!r}, which" if of else "It is empty. Its paths"
         raise ArgumentError(
             f"{name} has no label for {len(missing):,} of {len(files):,} files, such as {missing[0]}. "
-            f"It has paths such as {shown!r}, which are whole paths, or their ends from a folder or the name on."
+            f"{shown} are whole paths, or their ends from a folder or the name on."
         )
     return values
 
