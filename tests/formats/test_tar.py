@@ -418,6 +418,8 @@ def test_files_behind_an_url(tmp_path, monkeypatch):
             ps.ArgumentTypeError,
             r"defaults=\{'cls': \.\.\.\}\) is what .*, bytes or text, got an int",
         ),
+        ({"defaults": ["cls"]}, ps.ArgumentTypeError, r"defaults=\) is a dict such as \{'txt': b''\}, got a list"),
+        ({"defaults": {"__key__": ""}}, ps.ArgumentError, r"is not missing in a sample: __key__ comes of itself"),
         (
             {"fields": ["a"], "defaults": {"b": ""}},
             ps.ArgumentError,

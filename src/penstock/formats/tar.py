@@ -207,7 +207,11 @@ def source(files: tuple[File, ...], fields: Any, defaults: Any, cache_dir: str |
     given = tuple((name, tuple(each.strip() for each in names.split(";"))) for name, names in named.items())
     if not all(map(all, (names for _, names in given))):
         raise ArgumentError(f"from_tar(fields={fields!r}) has a name without a letter. Write such as 'jpg;png'.")
+    if not isinstance(defaults, Mapping | None):
+        raise ArgumentTypeError(f"from_tar(defaults=) is a dict such as {{'txt': b''}}, got {type_of(defaults)}.")
     filled = {name: each.encode() if isinstance(each, str) else each for name, each in dict(defaults or {}).items()}
+    if KEY in filled:
+        raise ArgumentError(f"from_tar(defaults={{{KEY!r}: ...}}) is not missing in a sample: {KEY} comes of itself.")
     for name, each in filled.items():
         if not isinstance(each, bytes):
             raise ArgumentTypeError(
