@@ -76,8 +76,9 @@ def test_every_dtype(tmp_path, dtype):
         (idx(LABELS) + b"x", r"/x has 18 bytes, and an array \(9,\) of uint8 takes 17"),
         (b"\0\0\x08\x02" + b"\xff" * 8, r"takes 18,446,744,065,119,617,037 with its header\. It is cut off"),
         (gzip.compress(idx(IMAGES))[:-20], r"/x is truncated: its gzip data do not end"),
+        (b"\0\0\x08\x04" + b"\0\0\0\7" + b"\xff" * 8 + b"\0" * 4, r"It is cut off, or damaged"),
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_damage_is_named(tmp_path, content, text):
     (tmp_path / "x").write_bytes(content)

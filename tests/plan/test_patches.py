@@ -123,6 +123,11 @@ def test_numbers_that_do_not_fit_are_refused(given, options, error, text):
         ps.from_arrays(ARRAY).patches(*given, **options)
 
 
+def test_an_array_without_values_has_no_patches():
+    with pytest.raises(ps.ArgumentError, match=r"the array has the shape \(3, 0\), and no value"):
+        ps.from_arrays(np.empty((3, 0))).patches(2)
+
+
 @pytest.mark.parametrize(
     "step",
     [lambda ds: ds.map(np.copy), lambda ds: ds[2:], lambda ds: ds.batch(2), lambda ds: ds.shuffle()],

@@ -21,7 +21,7 @@ from penstock.plan._source_node import SourceNode
 from penstock.sources import _openfile
 from penstock.sources._openfile import File
 from penstock.sources.files import FileSource
-from penstock.sources.npy import StridedFile
+from penstock.sources.npy import StridedFile, is_possible
 from penstock.sources.remote_npy import RemoteArray
 
 _DTYPES: Final = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
@@ -84,7 +84,7 @@ def _source(file: File, cache_dir: str | None) -> Source:
             f"to 14) and a number of axes (at most {_MOST_AXES}). Give the file of MNIST as it was downloaded."
         )
     shape, dtype = tuple(np.frombuffer(head, ">u4", offset=4).tolist()), np.dtype(_DTYPES[head[2]])
-    if (nbytes := offset + math.prod(shape) * dtype.itemsize) != file.nbytes:
+    if (nbytes := offset + math.prod(shape) * dtype.itemsize) != file.nbytes or not is_possible(shape, dtype):
         raise SourceError(
             f"{file.url} has {file.nbytes:,} bytes, and an array {shape} of {dtype} takes {nbytes:,} with its header. "
             "It is cut off, or damaged: download it again."

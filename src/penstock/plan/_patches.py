@@ -125,6 +125,8 @@ def patched(node: Node, shape: Any, stride: Any, axes: Any) -> Node:
     all_sizes = tuple(size_of.get(axis, 1 if axis == 0 else n) for axis, n in enumerate(whole))
     if any(size > n for size, n in zip(all_sizes, whole, strict=True)):
         raise ArgumentError(f"patches({text}): a patch of {all_sizes} is larger than the array, {whole}.")
+    if not math.prod(all_sizes):
+        raise ArgumentError(f"patches({text}): the array has the shape {whole}, and no value.")
     data = node.data.patched(all_sizes, keeps_first=0 in where)
     if data is None:
         raise ArgumentError(

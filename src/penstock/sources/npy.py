@@ -361,7 +361,8 @@ def _parse(header: str, name: str) -> tuple[tuple[int, ...], np.dtype[Any], bool
             raise KeyError(*fields)
         shape, fortran_order = fields["shape"], fields["fortran_order"]
         dtype = np.lib.format.descr_to_dtype(fields["descr"])
-        if not all(type(n) is int and 0 <= n < 1 << 62 for n in shape) or type(fortran_order) is not bool:
+        is_shape = all(type(n) is int and 0 <= n < 1 << 62 for n in shape) and is_possible(shape, dtype)
+        if not is_shape or type(fortran_order) is not bool:
             raise ValueError(f"shape {shape!r}, fortran_order {fortran_order!r}")
         if dtype.subdtype is not None:  # np.save writes its axes into the shape
             raise ValueError(f"dtype {dtype}")
@@ -371,6 +372,11 @@ def _parse(header: str, name: str) -> tuple[tuple[int, ...], np.dtype[Any], bool
             f"write it again."
         ) from error
     return tuple(shape), dtype, fortran_order
+
+
+def is_possible(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Whether NumPy can make such an array: it counts the bytes in 63 bits, as if axes of size 0 were not there."""
+    return math.prod(size or 1 for size in shape) * dtype.itemsize < 1 << 63
 
 
 def _contiguous_strides(shape: tuple[int, ...], itemsize: int, fortran_order: bool) -> tuple[int, ...]:
