@@ -45,7 +45,6 @@ from penstock.lower._loose import loosened
 from penstock.lower._rewrite import reader_of
 from penstock.lower._share import Uneven
 from penstock.memory._rows import Indices, copied
-from penstock.native import MOST_CAPACITY
 from penstock.plan._around import Anchors, around, offsets_of
 from penstock.plan._batch import Batch, Unbatch
 from penstock.plan._blocks import Buckets, Packs, as_lengths, caution_long
@@ -992,7 +991,7 @@ class Dataset(NoArray):
                     "epoch. Put this step before shuffle(), or use shuffle(reshuffle=False), or "
                     "bucket_by_length(lengths=..., max_tokens=...), which takes the shuffle over."
                 )
-            flat = None if known is None else np.ascontiguousarray(known.lengths[0], np.int64)
+            flat = None if known is None else np.array(known.lengths[0], np.int64)
             made = TokenBatch(loosened(self._node), flat, limit, _padding("batch", None, None))
             assert made.length is None or made.length >= 0  # refuses a sequence that is too long
             return Dataset(made)
@@ -1068,7 +1067,7 @@ class Dataset(NoArray):
         """
         if fit not in ("next", "first", "best"):
             raise ArgumentError(f"pack(fit={fit!r:.80}): it is 'next', 'first' or 'best'.")
-        sizes, structure = _row_sizes(length, fit)
+        sizes, structure = _row_sizes(length)
         if structure is not None and (split or lengths is None):
             raise ArgumentError(
                 f"pack({length!r:.80}): parts of different lengths have no common place to be cut, so elements stay "
@@ -1085,7 +1084,7 @@ class Dataset(NoArray):
             if fit != "next" or seed is not None or structure is not None:
                 packs = Packs(as_lengths("pack", known), seed, is_local, sizes, fit, bool(split))
             else:
-                flat = np.ascontiguousarray(known[0], np.int64)
+                flat = np.array(known[0], np.int64)
             if packs is not None and drop_remainder:
                 raise ArgumentError(
                     "pack(drop_remainder=True): rows come from blocks here, and each block may end with a row that is "
@@ -1984,18 +1983,13 @@ def _padding(verb: str, shapes: Tree, values: Tree) -> Padding:
     return Padding(sizes, tuple(fill), structure, value_structure)
 
 
-def _row_sizes(length: Any, fit: str) -> tuple[tuple[int, ...], Structure | None]:
+def _row_sizes(length: Any) -> tuple[tuple[int, ...], Structure | None]:
     """The tokens of a row of `pack`; for parts of different lengths also their structure."""
     is_one = as_int(length) is not None or not isinstance(length, (dict, tuple))
     given, structure = ([length], None) if is_one else _tree.flatten(length)
     sizes = tuple(integer("pack", "length", each, least=1) for each in given)
     if not sizes:
         raise ArgumentError(f"pack(length={length!r}): it has no length. Give tokens a row, as in pack(512).")
-    if max(sizes) > MOST_CAPACITY and not (fit == "next" and is_one):
-        raise ArgumentError(
-            f"pack(length={max(sizes)}): with fit={fit!r} or several lengths, a row has at most {MOST_CAPACITY:,} "
-            "tokens. Use fit='next' and one length."
-        )
     return sizes, structure
 
 

@@ -100,6 +100,11 @@ def trading(module, tmp_path, **changes):
     module.trade_rows(*given.values())
 
 
+def ordering(module, tmp_path, **changes):
+    given = {"keys": np.arange(3, dtype="u4"), "places": np.zeros(3, int)} | changes
+    module.order_keys(*given.values())
+
+
 def engine(module, tmp_path, method, *arguments):
     made = module.Engine(1)
     try:
@@ -227,6 +232,9 @@ CALLS = {
     "trade_rows: huge room": (trading, {"room": np.full((2, 3), 1 << 40)}, ValueError, "no elements in rows"),
     "trade_rows: no window": (trading, {"window": 0}, ValueError, "no elements in rows"),
     "trade_rows: small numbers": (trading, {"room": np.zeros((2, 3), "i4")}, TypeError, "64-bit"),
+    "order_keys: other places": (ordering, {"places": np.zeros(2, int)}, ValueError, "not one place for each key"),
+    "order_keys: large numbers": (ordering, {"keys": np.zeros(3, int)}, TypeError, "32-bit"),
+    "order_keys: small places": (ordering, {"places": np.zeros(3, "u4")}, TypeError, "64-bit"),
     "Engine: 0": (lambda m, _: m.Engine(0), {}, ValueError, "1 to 256 threads, not 0"),
     "Engine: 257": (lambda m, _: m.Engine(257), {}, ValueError, "1 to 256 threads, not 257"),
     "Engine: none": (lambda m, _: m.Engine(None), {}, TypeError, ""),
@@ -409,6 +417,7 @@ WITHOUT_MEMORY = """
         "fit_rows": lambda: [
             native.fit_rows(np.ones(9, "u4"), np.full(1, 3, "u4"), np.zeros(9, "u4"), fit) for fit in (0, 1, 2)
         ],
+        "order_keys": lambda: native.order_keys(np.full(9, 1 << 31, "u4"), np.zeros(9, int)),
         "read_parts": lambda: native.read_parts(0, rows[:0], np.zeros(1, np.uint8), rows[:0], rows[:0]),
     }
     for name, call in calls.items():

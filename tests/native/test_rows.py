@@ -72,6 +72,28 @@ def test_best_fit_leaves_the_least_room(sizes):
         assert not left or room[row] == min(left)
 
 
+@given(st.lists(st.integers(0, 2**32 - 1) | st.integers(0, 5), max_size=60), st.integers(0, 31))
+def test_the_order_of_keys_is_stable(keys, bits):
+    keys = np.array(keys, np.uint32) >> bits  # one digit, two or three
+    for module in MODULES.values():
+        places = np.empty(len(keys), np.int64)
+        module.order_keys(keys, places)
+        assert places.tolist() == sorted(range(len(keys)), key=keys.tolist().__getitem__)
+
+
+@pytest.mark.parametrize("fit", [native.FIRST, native.BEST], ids=["first", "best"])
+@pytest.mark.parametrize("most", [3, 300, 5000, native.MOST_CAPACITY])
+def test_many_rows_are_those_of_a_plain_loop(most, fit):
+    if native.implementation() == "numpy":
+        pytest.skip("it is the loop")
+    sizes = np.random.default_rng(most).integers(most // 5, most + 1, 700, dtype=np.uint32)
+    found = [np.empty(len(sizes), np.uint32) for _ in MODULES]
+    limits = np.array([most], np.uint32)
+    counts = {module.fit_rows(sizes, limits, rows, fit) for module, rows in zip(MODULES.values(), found, strict=True)}
+    assert len(counts) == 1
+    np.testing.assert_array_equal(*found)
+
+
 @given(elements(), st.booleans(), st.integers(1, 50), st.integers(0, 9))
 def test_elements_trade_places_only_where_both_fit(given_, is_sum, window, seed):
     sizes, capacity = given_

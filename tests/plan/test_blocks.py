@@ -307,6 +307,50 @@ def _leaves(batch):
     return batch if isinstance(batch, tuple) else (batch,)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda lengths: sequences().shuffle(1).bucket_by_length(lengths=lengths, batch_size=8),
+        lambda lengths: sequences().shuffle(1).pack(20, lengths=lengths, fit="best"),
+        lambda lengths: sequences().pack(12, lengths=lengths),
+        lambda lengths: sequences().batch(max_tokens=40, lengths=lengths),
+    ],
+    ids=["buckets", "best", "next", "tokens"],
+)
+def test_lengths_are_those_of_the_call_whatever_becomes_of_the_array(make):
+    for dtype in (np.uint32, np.int64):
+        given = LENGTHS.astype(dtype)
+        ds = make(given)
+        given[:] = 0
+        for found, want in zip(ds, make(LENGTHS), strict=True):
+            assert_same(found, want)
+
+
+def test_the_number_of_rows_is_counted_as_they_are_laid():
+    lengths = RNG.integers(0, 50, 5000).astype(np.uint32)
+    for fit, splits in FITS:
+        for table, sizes in ((lengths[None], (32,)), (np.array([lengths, lengths[::-1]]), (60, 32))):
+            if splits and len(sizes) > 1:
+                continue
+            for seed in (None, 1):
+                blocks = Packs(table, seed, False, sizes, fit, splits)
+                for block, count in enumerate(blocks.counts):
+                    assert int(blocks._divide(blocks._lengths_of(blocks._members(block)), None).rows.max()) + 1 == count
+
+
+def test_a_state_needs_no_pass_over_all_lengths(monkeypatch):
+    made = [
+        sequences().shuffle(1).bucket_by_length(lengths=LENGTHS, batch_size=8),
+        sequences().shuffle(1).pack(20, lengths=LENGTHS, fit="best"),
+        sequences().pack(20, lengths=LENGTHS),
+    ]
+    monkeypatch.setattr("penstock.plan._blocks.mark_of", None)
+    monkeypatch.setattr("penstock.plan._pack.mark_of", None)
+    for ds in made:
+        with ds.loader("inline") as loader:
+            loader.set_state(loader.get_state())
+
+
 def test_a_state_is_of_the_same_lengths_seed_and_size():
     def made(lengths=LENGTHS, seed=4, **options):
         return sequences().shuffle(seed).bucket_by_length(lengths=lengths, **{"batch_size": 12} | options)
@@ -387,6 +431,10 @@ def test_a_zip_of_datasets_in_one_order_is_packed_and_of_two_orders_is_refused()
         ),
         (lambda ds: ds.pack({"x": 3}, lengths={"y": LENGTHS}, split=False), r"not one for each of the row's lengths"),
         (lambda ds: ds.pack(1 << 30, lengths=LENGTHS, fit="best"), r"a row has at most 16,777,216 tokens"),
+        (
+            lambda ds: ds.shuffle().pack(1 << 33, lengths=LENGTHS, split=False),
+            r"pack\(length=8589934592\): .* after a shuffle, a row has at most 16,777,216 tokens\. Make rows shorter",
+        ),
         (
             lambda ds: ds.shuffle().pack(16, lengths=LENGTHS, drop_remainder=True),
             "each block may end with a row that is not full",

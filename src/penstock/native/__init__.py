@@ -77,6 +77,14 @@ Each element in turn draws one of the `window` elements from itself on, by a wor
 both fit. `room`, shape `(kinds, rows)`, is the room left in each row (`is_sum`), or the largest size that may be in it.
 Sizes are as in `fit_rows`. The GIL is free meanwhile.
 """
+order_keys: Final[Callable[[NDArray[np.uint32], NDArray[np.int64]], None]] = getattr(
+    _implementation, "order_keys", _numpy.order_keys
+)
+"""Writes the order of keys: `order_keys(keys, places)`, both of shape `(n,)`.
+
+`places` gets the place of the smallest key, of the next one, and so on; of equal keys, that of the first one first. The
+GIL is free meanwhile.
+"""
 NEXT, FIRST, BEST, MOST_CAPACITY = _numpy.NEXT, _numpy.FIRST, _numpy.BEST, _numpy.MOST_CAPACITY
 return_slot: Final = _implementation.return_slot
 """Ends a lease, as the callback of a weak reference: `return_slot(leases, free, on_free, interrupts, slot, lease, _)`.

@@ -348,6 +348,15 @@ def trade_rows(sizes: Numbers, rows: Numbers, room: Rows, is_sum: bool, window: 
             rows[i], rows[j] = two, one
 
 
+def order_keys(keys: Numbers, places: Rows, /) -> None:
+    """See `native.order_keys`."""
+    _require_words(np.uint32, keys)
+    _require_words(np.int64, places)
+    if keys.shape != places.shape:
+        raise ValueError("there is not one place for each key")
+    places[:] = np.argsort(keys, kind="stable")
+
+
 def _require_words(dtype: Any, *arrays: NDArray[Any]) -> None:
     nbytes = np.dtype(dtype).itemsize
     if any(each.dtype.itemsize != nbytes or each.dtype.hasobject for each in arrays):

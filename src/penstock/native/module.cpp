@@ -312,6 +312,7 @@ PyMethodDef module_methods[] = {
     {"count_down", as_method<count_down>(), METH_FASTCALL, nullptr},
     {"fit_rows", as_method<fit_rows>(), METH_FASTCALL, nullptr},
     {"trade_rows", as_method<trade_rows>(), METH_FASTCALL, nullptr},
+    {"order_keys", as_method<order_keys>(), METH_FASTCALL, nullptr},
     {"return_slot", as_method<return_slot>(), METH_FASTCALL, nullptr},
     {"outlast_interpreter", outlast_interpreter, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},

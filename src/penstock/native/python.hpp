@@ -129,6 +129,7 @@ constexpr int FIT_TRIES = 256;
 constexpr int64_t MOST_CAPACITY = 1 << 24;
 PyObject *fit_rows(PyObject *, PyObject *const *args, Py_ssize_t nargs);
 PyObject *trade_rows(PyObject *, PyObject *const *args, Py_ssize_t nargs);
+PyObject *order_keys(PyObject *, PyObject *const *args, Py_ssize_t nargs);
 
 // ------------------------------------------------------------------------------------ ending.cpp
 

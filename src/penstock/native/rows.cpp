@@ -1,9 +1,10 @@
-// How elements are laid into rows by their sizes, for `pack` and `bucket_by_length`. The functions of the same names in
-// `_numpy.py` are their definitions.
+// How elements are ordered and laid into rows by their sizes, for `pack` and `bucket_by_length`. The functions of the
+// same names in `_numpy.py` are their definitions.
 #include "python.hpp"
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace penstock {
 namespace {
@@ -68,94 +69,186 @@ int64_t fit_next(const Sizes &sizes, const uint32_t *capacity, uint32_t *rows) {
 
 // A tree whose leaves are rows, and whose nodes have the largest room below of each kind: the first row that has room
 // is found in as many steps as the tree is high. With several kinds, a node may promise what no leaf below keeps.
-int64_t fit_first(const Sizes &sizes, const uint32_t *capacity, uint32_t *rows) {
-    int64_t width = 1, last = -1;
-    while (width < sizes.count) {
-        width *= 2;
+class RoomTree {
+  public:
+    RoomTree(int64_t kinds, const uint32_t *capacity) : kinds_(kinds), capacity_(capacity), room_(2 * kinds) {
+        std::copy(capacity_, capacity_ + kinds_, at(1));
     }
-    const int64_t kinds = sizes.kinds;
-    std::vector<uint32_t> room(2 * width * kinds);
-    for (int64_t node = 0; node < 2 * width; node++) {
-        std::copy(capacity, capacity + kinds, &room[node * kinds]);
+
+    // The first row that has room for an element, where all rows from `count` on are empty. The element goes there.
+    int64_t put(const Sizes &sizes, int64_t i, int64_t count) {
+        if (count == width_) {
+            grow();
+        }
+        int64_t node = kinds_ == 1 ? find_one(sizes.data[i]) : find(sizes, i);
+        const int64_t row = node - width_;
+        sizes.take(i, at(node));
+        for (bool is_new = true; is_new && node > 1;) {
+            node /= 2;
+            is_new = set_largest(node);
+        }
+        return row;
     }
-    for (int64_t i = 0; i < sizes.count; i++) {
+
+  private:
+    uint32_t *at(int64_t node) { return &room_[node * kinds_]; }
+
+    int64_t find_one(uint32_t size) const {
+        int64_t node = 1;
+        while (node < width_) {
+            node = 2 * node + (room_[2 * node] < size);
+        }
+        return node;
+    }
+
+    int64_t find(const Sizes &sizes, int64_t i) {
         int64_t node = 1;
         while (true) {
-            if (!sizes.fit(i, &room[node * kinds])) {
+            if (!sizes.fit(i, at(node))) {
                 while (node & 1) { // up, to the next one to the right
                     node /= 2;
                 }
                 node++;
-            } else if (node < width) {
+            } else if (node < width_) {
                 node *= 2;
             } else {
-                break;
-            }
-        }
-        rows[i] = static_cast<uint32_t>(node - width);
-        last = std::max(last, node - width);
-        sizes.take(i, &room[node * kinds]);
-        for (bool is_new = true; is_new && node > 1;) {
-            node /= 2;
-            is_new = false;
-            for (int64_t kind = 0; kind < kinds; kind++) {
-                uint32_t &here = room[node * kinds + kind];
-                const uint32_t most = std::max(room[2 * node * kinds + kind], room[(2 * node + 1) * kinds + kind]);
-                is_new |= here != most;
-                here = most;
+                return node;
             }
         }
     }
-    return last + 1;
+
+    bool set_largest(int64_t node) {
+        bool is_new = false;
+        for (int64_t kind = 0; kind < kinds_; kind++) {
+            const uint32_t most = std::max(at(2 * node)[kind], at(2 * node + 1)[kind]);
+            is_new |= at(node)[kind] != most;
+            at(node)[kind] = most;
+        }
+        return is_new;
+    }
+
+    // Twice as many leaves.
+    void grow() {
+        std::vector<uint32_t> room(4 * width_ * kinds_);
+        std::copy(at(width_), at(2 * width_ - 1) + kinds_, &room[2 * width_ * kinds_]);
+        room_.swap(room);
+        width_ *= 2;
+        for (int64_t node = width_ + width_ / 2; node < 2 * width_; node++) {
+            std::copy(capacity_, capacity_ + kinds_, at(node));
+        }
+        for (int64_t node = width_ - 1; node > 0; node--) {
+            set_largest(node);
+        }
+    }
+
+    const int64_t kinds_;
+    const uint32_t *const capacity_;
+    int64_t width_ = 1;
+    std::vector<uint32_t> room_;
+};
+
+int64_t fit_first(const Sizes &sizes, const uint32_t *capacity, uint32_t *rows) {
+    RoomTree tree(sizes.kinds, capacity);
+    int64_t count = 0;
+    for (int64_t i = 0; i < sizes.count; i++) {
+        const int64_t row = tree.put(sizes, i, count);
+        rows[i] = static_cast<uint32_t>(row);
+        count = std::max(count, row + 1);
+    }
+    return count;
 }
 
-// Rows with the same room of the first kind are a list, the last one to get there first. A bit says which lists have
-// rows.
+// Numbers from 0 to `most`. Bits of one level say which words of the level below are not zero, so the next number is
+// found in a few steps.
+class NumberSet {
+  public:
+    explicit NumberSet(int64_t most) {
+        do {
+            most /= 64;
+            levels_.emplace_back(most + 1);
+        } while (most > 0);
+    }
+
+    void add(int64_t number) {
+        for (auto &level : levels_) {
+            level[number / 64] |= UINT64_C(1) << number % 64;
+            number /= 64;
+        }
+    }
+
+    void remove(int64_t number) {
+        for (auto &level : levels_) {
+            uint64_t &word = level[number / 64];
+            word &= ~(UINT64_C(1) << number % 64);
+            if (word != 0) {
+                return;
+            }
+            number /= 64;
+        }
+    }
+
+    // The first number from `number` on; -1 for none.
+    int64_t next(int64_t number) const {
+        for (size_t height = 0; height < levels_.size(); height++, number = number / 64 + 1) {
+            const auto word = static_cast<size_t>(number / 64);
+            if (word >= levels_[height].size()) {
+                return -1;
+            }
+            const uint64_t bits = levels_[height][word] & ~UINT64_C(0) << number % 64;
+            if (bits != 0) {
+                number = number / 64 * 64 + __builtin_ctzll(bits);
+                while (height-- > 0) {
+                    number = number * 64 + __builtin_ctzll(levels_[height][number]);
+                }
+                return number;
+            }
+        }
+        return -1;
+    }
+
+  private:
+    std::vector<std::vector<uint64_t>> levels_;
+};
+
+// Rows with the same room of the first kind are a list, the last one to get there first.
 int64_t fit_best(const Sizes &sizes, const uint32_t *capacity, uint32_t *rows) {
     constexpr uint32_t NONE = std::numeric_limits<uint32_t>::max();
     const int64_t kinds = sizes.kinds, most = capacity[0];
     std::vector<uint32_t> heads(most + 1, NONE), following, room;
-    std::vector<uint64_t> has_rows(most / 64 + 1);
-    auto mark = [&](int64_t at) {
-        const uint64_t bit = UINT64_C(1) << at % 64;
-        has_rows[at / 64] = heads[at] == NONE ? has_rows[at / 64] & ~bit : has_rows[at / 64] | bit;
-    };
-    // The first list from `at` on that has rows; -1 for none.
-    auto find = [&](int64_t at) -> int64_t {
-        if (at > most) {
-            return -1;
-        }
-        auto word = static_cast<size_t>(at / 64);
-        uint64_t bits = has_rows[word] & ~UINT64_C(0) << at % 64;
-        while (bits == 0 && ++word < has_rows.size()) {
-            bits = has_rows[word];
-        }
-        return bits == 0 ? -1 : static_cast<int64_t>(word) * 64 + __builtin_ctzll(bits);
-    };
+    NumberSet lists(most);
     for (int64_t i = 0; i < sizes.count; i++) {
-        uint32_t found = NONE;
+        uint32_t found = NONE, left = 0;
         int tries = kinds == 1 ? 1 : FIT_TRIES;
-        for (int64_t at = find(sizes.of(0, i)); at >= 0 && found == NONE && tries > 0; at = find(at + 1)) {
-            uint32_t *link = &heads[at];
-            for (; *link != NONE && tries-- > 0; link = &following[*link]) {
-                if (sizes.fit(i, &room[*link * kinds])) {
+        for (int64_t at = lists.next(sizes.of(0, i)); at >= 0 && found == NONE && tries > 0; at = lists.next(at + 1)) {
+            for (uint32_t *link = &heads[at]; *link != NONE && tries-- > 0; link = &following[*link]) {
+                if (kinds == 1 || sizes.fit(i, &room[*link * kinds])) {
                     found = *link;
+                    left = static_cast<uint32_t>(at);
                     *link = following[found];
-                    mark(at);
+                    if (heads[at] == NONE) {
+                        lists.remove(at);
+                    }
                     break;
                 }
             }
         }
         if (found == NONE) {
             found = static_cast<uint32_t>(following.size());
+            left = capacity[0];
             following.push_back(NONE);
-            room.insert(room.end(), capacity, capacity + kinds);
+            if (kinds > 1) {
+                room.insert(room.end(), capacity, capacity + kinds);
+            }
         }
-        sizes.take(i, &room[found * kinds]);
-        const uint32_t left = room[found * kinds];
+        if (kinds > 1) {
+            sizes.take(i, &room[found * kinds]);
+        }
+        left -= sizes.of(0, i);
         following[found] = heads[left];
+        if (heads[left] == NONE) {
+            lists.add(left);
+        }
         heads[left] = found;
-        mark(left);
         rows[i] = found;
     }
     return static_cast<int64_t>(following.size());
@@ -184,6 +277,47 @@ void trade(const Sizes &sizes, uint32_t *rows, int64_t *room, int64_t row_count,
             room[kind * row_count + rows[j]] -= more;
         }
         std::swap(rows[i], rows[j]);
+    }
+}
+
+// Digit by digit from the lowest on, as few as have them all.
+void order(const uint32_t *keys, int64_t count, int64_t *places) {
+    constexpr int MOST_BITS = 11;
+    const uint32_t most = count ? *std::max_element(keys, keys + count) : 0;
+    const int bits = most ? 32 - __builtin_clz(most) : 1, passes = (bits + MOST_BITS - 1) / MOST_BITS,
+              width = (bits + passes - 1) / passes;
+    const uint32_t mask = (1U << width) - 1;
+    // A key and its place: they move together.
+    using Pairs = std::unique_ptr<uint64_t[]>;
+    Pairs from, to;
+    std::vector<int64_t> firsts(INT64_C(1) << width);
+    for (int pass = 0; pass < passes; pass++) {
+        const int shift = pass * width;
+        auto pair_of = [&](int64_t i) { return pass ? from[i] : keys[i] | static_cast<uint64_t>(i) << 32; };
+        auto digit_of = [&](uint64_t pair) { return static_cast<uint32_t>(pair) >> shift & mask; };
+        std::fill(firsts.begin(), firsts.end(), 0);
+        for (int64_t i = 0; i < count; i++) {
+            firsts[keys[i] >> shift & mask]++;
+        }
+        int64_t sum = 0;
+        for (auto &each : firsts) {
+            sum += std::exchange(each, sum);
+        }
+        if (pass + 1 == passes) {
+            for (int64_t i = 0; i < count; i++) {
+                const uint64_t pair = pair_of(i);
+                places[firsts[digit_of(pair)]++] = static_cast<int64_t>(pair >> 32);
+            }
+        } else {
+            if (!to) {
+                to.reset(new uint64_t[count]);
+            }
+            for (int64_t i = 0; i < count; i++) {
+                const uint64_t pair = pair_of(i);
+                to[firsts[digit_of(pair)]++] = pair;
+            }
+            std::swap(from, to);
+        }
     }
 }
 
@@ -248,6 +382,25 @@ PyObject *trade_rows(PyObject *, PyObject *const *args, Py_ssize_t nargs) {
     without_gil([&] {
         trade({sizes.data(), kinds, count}, rows.data(), room.data(), row_count, is_sum, window, words.data());
     });
+    Py_RETURN_NONE;
+}
+
+// (keys, places): see `order_keys` in `__init__.py`.
+PyObject *order_keys(PyObject *, PyObject *const *args, Py_ssize_t nargs) {
+    if (nargs != 2) {
+        PyErr_Format(PyExc_TypeError, "order_keys() takes 2 arguments, not %zd", nargs);
+        return nullptr;
+    }
+    Numbers<uint32_t> keys;
+    Numbers<int64_t> places;
+    if (!keys.take(args[0], 0) || !places.take(args[1], PyBUF_WRITABLE)) {
+        return nullptr;
+    }
+    if (keys.count() != places.count() || keys.count() > std::numeric_limits<uint32_t>::max()) {
+        PyErr_SetString(PyExc_ValueError, "there is not one place for each key");
+        return nullptr;
+    }
+    without_gil([&] { order(keys.data(), keys.count(), places.data()); });
     Py_RETURN_NONE;
 }
 

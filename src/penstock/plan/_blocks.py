@@ -38,6 +38,7 @@ _BATCH_WINDOW: Final = 8
 12 % of the pairs of a batch together in the next epoch, and 0.6 % is padding; eight leave 3 %, and 2.2 % is padding. Of
 3,000 lengths, two leave as many, and 12 % is padding."""
 _NO_LIMIT: Final = 2**32 - 1
+_FITS: Final = {"next": native.NEXT, "first": native.FIRST, "best": native.BEST}
 
 Lengths = npt.NDArray[np.uint32]
 Fit = Literal["next", "first", "best"]
@@ -58,9 +59,10 @@ def as_lengths(verb: str, known: Sequence[npt.NDArray[Any]]) -> Lengths:
                 f"{verb}(lengths=...): lengths are below 2**32, but that of element {first} is {each[first]}. Compute "
                 "lengths from this dataset, in its order."
             )
-    if len(known) == 1:
-        return np.ascontiguousarray(known[0], np.uint32)[None]
-    return np.array([np.asarray(each, np.uint32) for each in known])
+    table = np.empty((len(known), len(known[0])), np.uint32)  # of our own: the user may write to these
+    for mine, each in zip(table, known, strict=True):
+        mine[:] = each
+    return table
 
 
 def are_long(known: Iterable[npt.NDArray[Any]], sizes: Sequence[int]) -> npt.NDArray[np.bool_] | None:
@@ -70,6 +72,10 @@ def are_long(known: Iterable[npt.NDArray[Any]], sizes: Sequence[int]) -> npt.NDA
         return None
     found: npt.NDArray[np.bool_] = np.logical_or.reduce([each > size for each, size in pairs])
     return found
+
+
+def _count_of(chosen: npt.NDArray[np.bool_] | None) -> int:
+    return 0 if chosen is None else int(np.count_nonzero(chosen))
 
 
 def caution_long(call: str, known: Sequence[npt.NDArray[Any]], sizes: Sequence[int]) -> None:
@@ -87,12 +93,12 @@ def caution_long(call: str, known: Sequence[npt.NDArray[Any]], sizes: Sequence[i
 class Pieces(NamedTuple):
     """What a block is divided into: parts of its elements, each in a row."""
 
-    elements: Indices
-    """The element of each, by its number in the block, ascending unless an element goes on in the next row."""
-    rows: Indices
-    starts: Indices | None = None
+    elements: Indices | None
+    """The element of each, by its number in the block; None if each is one."""
+    rows: Lengths
+    starts: Lengths | None = None
     """The first token of each, and the number of tokens of each; None if elements are whole."""
-    counts: Indices | None = None
+    counts: Lengths | None = None
 
 
 class Divided(NamedTuple):
@@ -121,6 +127,10 @@ class Blocks(ABC):
     """Of the order in each epoch; None for the order of the input."""
     is_local: bool
     """Blocks are neighbours. Otherwise a block has one of each few neighbours."""
+
+    def __post_init__(self) -> None:
+        """Takes the mark of the lengths now, so that a state is found, or taken, without a pass over them."""
+        self._mark  # noqa: B018
 
     @property
     def _shuffle_text(self) -> str:
@@ -168,19 +178,21 @@ class Blocks(ABC):
         if self.seed is None or self.is_local or full == 0:
             return np.arange(block * size, min((block + 1) * size, count), dtype=np.int64)
         firsts, widths, shifts = self._runs
-        if block < full:
-            return firsts + (block + shifts) % widths
-        longer = -((-np.arange(1, rest + 1) * size) // rest) - 1
-        found: Indices = firsts[longer] + (block + shifts[longer]) % widths[longer]
-        return found
+        if block == full:
+            longer = -((-np.arange(1, rest + 1) * size) // rest) - 1
+            firsts, widths, shifts = firsts[longer], widths[longer], shifts[longer]
+        turned = block + shifts  # less than twice the width
+        turned -= np.where(turned < widths, 0, widths)
+        return firsts + turned
 
     @cached_property
     def _runs(self) -> tuple[Indices, Indices, Indices]:
-        """The first element of each run, its length, and a random number."""
+        """The first element of each run, its length, and a random place in it."""
         size, full = self.block_length, self._full_count
         firsts = np.arange(size + 1) * full + np.arange(size + 1) * (self._element_count - full * size) // size
         assert self.seed is not None
-        return firsts[:-1], np.diff(firsts), hashed(np.arange(size), self.seed)
+        widths = np.diff(firsts)
+        return firsts[:-1], widths, hashed(np.arange(size), self.seed) % widths
 
     def _lengths_of(self, members: Indices) -> Lengths:
         return np.array([each.take(members) for each in self.lengths])
@@ -191,8 +203,8 @@ class Blocks(ABC):
         blocks = range(-(-self._element_count // self.block_length))
         return np.array([self._row_count(block) for block in blocks], np.int64)
 
-    def _row_count(self, block: int) -> int:
-        return int(self._divide(self._lengths_of(self._members(block)), None).rows.max(initial=-1)) + 1
+    @abstractmethod
+    def _row_count(self, block: int) -> int: ...
 
     @cached_property
     def row_count(self) -> int:
@@ -227,21 +239,22 @@ class Blocks(ABC):
             return self._draw(count, epoch, block, next(calls))
 
         found = self._divide(self._lengths_of(members), None if self.seed is None else draw)
-        count = int(found.rows.max(initial=-1)) + 1
+        count = int(self.counts[block])
         if self.seed is None:  # rows come in the order of their first elements
-            keys = np.empty(count, np.int64)
-            keys[found.rows[::-1]] = np.arange(len(found.rows))[::-1]
+            keys = np.empty(count, np.uint32)
+            keys[found.rows[::-1]] = np.arange(len(found.rows), dtype=np.uint32)[::-1]
         else:
-            keys = draw(count).astype(np.int64)
+            keys = draw(count)
         moved = count - (self._keeps_last and block == len(self.counts) - 1)
-        places = np.arange(count)
-        places[_places_of(keys[:moved])] = np.arange(moved)
-        rows = places[found.rows]
+        places = np.arange(count, dtype=np.uint32)
+        places[_places_of(keys[:moved])] = np.arange(moved, dtype=np.uint32)
+        rows = places.take(found.rows)
         pieces = _places_of(rows)
         bounds = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=count))])
-        starts, counts = (None if each is None else each[pieces].astype(np.uint32) for each in found[2:])
+        starts, counts = (None if each is None else each.take(pieces) for each in (found.starts, found.counts))
         small = np.uint32 if self._element_count <= 1 << 32 else np.int64
-        return Divided(members[found.elements[pieces]].astype(small), bounds, starts, counts)
+        elements = pieces if found.elements is None else found.elements.take(pieces)
+        return Divided(members.astype(small).take(elements), bounds, starts, counts)
 
     def located(self, epoch: int, rows: Indices) -> list[tuple[Divided, Indices, Indices]]:
         """The blocks that have some rows; for each also their numbers in it, and their places among those asked for."""
@@ -269,22 +282,22 @@ class Blocks(ABC):
     def __getstate__(self) -> dict[str, Any]:
         """The arguments, and what takes a pass over all lengths."""
         return {
-            name: value for name, value in vars(self).items() if name in (*self.__match_args__, "counts", "_is_sorted")
+            name: value
+            for name, value in vars(self).items()
+            if name in (*self.__match_args__, "_mark", "counts", "_is_sorted")
         }
 
 
-def _places_of(keys: npt.NDArray[Any]) -> Indices:
-    """The stable order of keys from 0 to 2**32 - 1. Sorting numbers takes half the time of sorting places."""
-    packed = keys.astype(np.uint64) << np.uint64(32)
-    packed |= np.arange(len(keys), dtype=np.uint64)
-    packed.sort()
-    packed &= np.uint64(_NO_LIMIT)
-    return packed.view(np.int64)
+def _places_of(keys: Lengths) -> Indices:
+    """The stable order of keys."""
+    places = np.empty(len(keys), np.int64)
+    native.order_keys(np.ascontiguousarray(keys), places)
+    return places
 
 
 def _by_length(lengths: Lengths) -> Indices:
     """The order from the longest to the shortest; equal ones in their own order."""
-    return _places_of(int(lengths.max(initial=0)) - lengths)
+    return _places_of(lengths.max(initial=0) - lengths)
 
 
 @final
@@ -311,7 +324,8 @@ class Buckets(Blocks):
 
     def _row_count(self, block: int) -> int:
         if self.size is None:
-            return super()._row_count(block)
+            (lengths,) = self._lengths_of(self._members(block))
+            return len(self._sizes(np.maximum(np.sort(lengths)[::-1], 1)))
         size = self.block_length
         return -(-min(size, self._element_count - block * size) // self.size)
 
@@ -325,9 +339,9 @@ class Buckets(Blocks):
             most = np.full(len(sizes), _NO_LIMIT, np.int64) if limit is None else limit.astype(np.int64)
             window = len(rows) * max(2, min(_BATCH_WINDOW, len(sizes) // 128)) // len(sizes)
             native.trade_rows(tokens, rows, most, False, window, draw(len(rows)))
-        found = np.empty(len(rows), np.int64)
+        found = np.empty(len(rows), np.uint32)
         found[order] = rows
-        return Pieces(np.arange(len(rows)), found)
+        return Pieces(None, found)
 
     def _sizes(self, tokens: Lengths) -> Indices:
         """The number of elements of each batch."""
@@ -335,10 +349,11 @@ class Buckets(Blocks):
             full, rest = divmod(len(tokens), self.size)
             return np.array([self.size] * full + [rest] * (rest > 0), np.int64)
         assert self.max_tokens is not None
+        most = np.maximum(min(self.max_tokens, _NO_LIMIT) // tokens, 1).data
         firsts, at = [], 0
         while at < len(tokens):
             firsts.append(at)
-            at += max(1, self.max_tokens // int(tokens[at]))
+            at += most[at]
         return np.diff(np.array([*firsts, len(tokens)])).astype(np.int64)
 
     @cached_property
@@ -380,6 +395,15 @@ class Packs(Blocks):
     fit: Fit
     splits: bool
 
+    def __post_init__(self) -> None:
+        """Refuses rows that are too large to look for room in."""
+        if max(self.capacity) > native.MOST_CAPACITY and not (self.fit == "next" and self.splits):
+            raise ArgumentError(
+                f"pack(length={max(self.capacity)}): with fit='first' or 'best', with several lengths, or with "
+                f"split=False after a shuffle, a row has at most {native.MOST_CAPACITY:,} tokens. Make rows shorter."
+            )
+        super().__post_init__()
+
     def settings(self) -> dict[str, Any]:
         """How rows are filled, too."""
         return super().settings() | {"capacity": self.capacity, "fit": self.fit, "splits": self.splits}
@@ -389,73 +413,101 @@ class Packs(Blocks):
             return self._cut(lengths[0], draw)
         elements, starts, sizes = self._whole(lengths)
         rows = self._fitted(sizes, draw)
-        return Pieces(elements, rows) if starts is None else Pieces(elements, rows, starts, sizes[0].astype(np.int64))
+        return Pieces(elements, rows) if starts is None else Pieces(elements, rows, starts, sizes[0])
 
-    def _whole(self, lengths: Lengths) -> tuple[Indices, Indices | None, Lengths]:
-        """The pieces that stay whole: their elements, their first tokens (None if none is cut) and their sizes."""
-        elements = np.flatnonzero(lengths.any(axis=0))
-        sizes, starts, (size, *_) = lengths[:, elements], None, self.capacity
+    def _whole(self, lengths: Lengths) -> tuple[Indices | None, Lengths | None, Lengths]:
+        """The pieces that stay whole: their elements (None: all), their first tokens (None: none is cut), and sizes."""
+        elements, starts, sizes, (size, *_) = None, None, lengths, self.capacity
+        has_tokens = lengths.any(axis=0)
+        if not has_tokens.all():
+            elements = np.flatnonzero(has_tokens)
+            sizes = lengths.take(elements, axis=1)
         if self.splits and int(sizes.max(initial=0)) > size:
-            tokens = sizes[0].astype(np.int64)
-            parts = -(-tokens // size)
-            elements, tokens = np.repeat(elements, parts), np.repeat(tokens, parts)
-            starts = (np.arange(len(elements)) - np.repeat(np.cumsum(parts) - parts, parts)) * size
-            sizes = np.minimum(tokens - starts, size).astype(np.uint32)[None]
+            (tokens,) = sizes
+            parts = -(-tokens.astype(np.int64) // size)
+            ends, owners = np.cumsum(parts), np.repeat(np.arange(len(tokens)), parts)
+            starts = ((np.arange(len(owners)) - (ends - parts).take(owners)) * size).astype(np.uint32)
+            sizes = np.minimum(tokens.take(owners) - starts, np.uint32(size))[None]
+            elements = owners if elements is None else elements.take(owners)
         return elements, starts, sizes
 
     def _row_count(self, block: int) -> int:
+        lengths = self._lengths_of(self._members(block))
         if self.fit == "next" and self.splits:
-            return -(-int(self.lengths[0].take(self._members(block)).sum(dtype=np.int64)) // self.capacity[0])
-        return super()._row_count(block)
+            return -(-int(lengths.sum(dtype=np.int64)) // self.capacity[0])
+        return self._count(lengths, self._is_sorted)
 
     def _cut(self, lengths: Lengths, draw: Draw | None) -> Pieces:
         """Lays the elements end to end, and cuts."""
-        order = np.arange(len(lengths)) if draw is None else _places_of(draw(len(lengths)))
-        ends, size = np.cumsum(lengths[order], dtype=np.int64), self.capacity[0]
-        total = int(ends[-1]) if len(ends) else 0
-        edges = np.sort(np.concatenate([[0], ends, np.arange(0, total, size)]), kind="stable")  # two sorted runs
-        edges = edges[np.diff(edges, prepend=-1) > 0]
-        firsts = edges[:-1]
-        owners = np.searchsorted(ends, firsts, "right")
-        starts = firsts - (ends - lengths[order])[owners]
-        return Pieces(order[owners], firsts // size, starts, np.diff(edges))
+        order = None if draw is None else _places_of(draw(len(lengths)))
+        tokens, size = lengths if order is None else lengths.take(order), self.capacity[0]
+        ends = np.cumsum(tokens, dtype=np.int64)
+        begins, after = ends - tokens, ends // size
+        firsts = np.concatenate([[0], after[:-1]])  # the row that each begins in
+        parts = np.where(tokens > 0, after - firsts + (after * size < ends), 0)
+        owners = np.repeat(np.arange(len(tokens)), parts)
+        rows = (firsts - np.cumsum(parts) + parts).take(owners) + np.arange(len(owners))
+        begins = begins.take(owners)
+        places = np.maximum(begins, rows * size)
+        counts = np.diff(places, append=ends[-1:])
+        elements = owners if order is None else order.take(owners)
+        return Pieces(elements, rows.astype(np.uint32), (places - begins).astype(np.uint32), counts.astype(np.uint32))
 
-    def _fitted(self, sizes: Lengths, draw: Draw | None) -> Indices:
+    def _fitted(self, sizes: Lengths, draw: Draw | None) -> Lengths:
         """The row of each piece. One that is too long has a row for itself."""
-        rows, count, fitting = self._placed(sizes, self._is_sorted)
+        order, long_count = self._longest_first(sizes), _count_of(are_long(sizes, self.capacity))
+        fitting, rows = order[long_count:], np.empty(len(order), np.uint32)
+        ordered = sizes.take(fitting, axis=1)
+        if self._is_sorted:
+            mine, count = self._laid(ordered)
+        else:
+            comes = np.sort(fitting) if long_count else slice(None)
+            rows[comes], count = self._laid(sizes[:, comes])
+            mine = rows.take(fitting)
         if draw is not None and len(fitting):
-            mine, ordered = rows[fitting], np.ascontiguousarray(sizes[:, fitting])
             taken = [np.bincount(mine, weights=each, minlength=count) for each in ordered]
             room = np.array(self.capacity)[:, None] - np.array(taken, np.int64)
             for window in _WINDOWS:
                 native.trade_rows(ordered, mine, room, True, window, draw(len(mine)))
-            rows[fitting] = mine
-        return rows.astype(np.int64)
-
-    def _placed(self, sizes: Lengths, is_sorted: bool) -> tuple[Lengths, int, Indices]:
-        """The row of each piece, the number of rows that are no piece's own, and those in them from the longest on."""
-        capacity = np.array(self.capacity, np.uint32)
-        if len(capacity) == 1:
-            order, long_count = _by_length(sizes[0]), int((sizes[0] > capacity[0]).sum())
-        else:  # by the kind that they take the largest part of
-            parts = (sizes / capacity[:, None]).max(axis=0)
-            order, long_count = np.argsort(-parts, kind="stable"), int((parts > 1).sum())
-        fitting = order[long_count:]
-        placed = fitting if is_sorted else np.sort(fitting)
-        rows, found = np.empty(sizes.shape[1], np.uint32), np.empty(len(placed), np.uint32)
-        fit = {"next": native.NEXT, "first": native.FIRST, "best": native.BEST}[self.fit]
-        count = native.fit_rows(np.ascontiguousarray(sizes[:, placed]), capacity, found, fit)
-        rows[placed] = found
+        rows[fitting] = mine
         rows[order[:long_count]] = count + np.arange(long_count)
-        return rows, count, fitting
+        return rows
+
+    def _longest_first(self, sizes: Lengths) -> Indices:
+        """The order from the longest to the shortest, by the kind that they take the largest part of."""
+        if len(sizes) == 1:
+            return _by_length(sizes[0])
+        parts = (sizes / np.array(self.capacity)[:, None]).max(axis=0)
+        return _by_length(np.ceil(np.minimum(parts, 2) * 2**30).astype(np.uint32))
+
+    def _laid(self, sizes: Lengths) -> tuple[Lengths, int]:
+        """The row of each piece, laid one after the other, and the number of rows."""
+        rows = np.empty(sizes.shape[1], np.uint32)
+        count = native.fit_rows(np.ascontiguousarray(sizes), np.array(self.capacity, np.uint32), rows, _FITS[self.fit])
+        return rows, count
+
+    def _count(self, lengths: Lengths, is_sorted: bool) -> int:
+        """The number of rows of some elements, from the longest on or as they come."""
+        row_count = 0
+        if self.splits:  # parts that are as large as a row have one each
+            full, lengths = np.divmod(lengths, np.uint32(self.capacity[0]))
+            row_count = int(full.sum(dtype=np.int64))
+        is_laid = lengths.any(axis=0)
+        if (is_long := are_long(lengths, self.capacity)) is not None:
+            row_count += _count_of(is_long)
+            is_laid &= ~is_long
+        laid = lengths if is_laid.all() else lengths[:, is_laid]
+        if is_sorted:
+            laid = laid.take(self._longest_first(laid), axis=1)
+        return row_count + self._laid(laid)[1]
 
     @cached_property
     def _is_sorted(self) -> bool:
         """Whether sequences go from the longest to the shortest, or as they come: what fills the first block better."""
         if self.fit == "next" or not self.lengths.size:
             return False
-        sizes = self._whole(self._lengths_of(self._members(0)))[2]
-        return self._placed(sizes, is_sorted=True)[1] < self._placed(sizes, is_sorted=False)[1]
+        lengths = self._lengths_of(self._members(0))
+        return self._count(lengths, is_sorted=True) < self._count(lengths, is_sorted=False)
 
     @cached_property
     def filled_share(self) -> float:

@@ -71,6 +71,15 @@ class _OfLengths(OneInput):
         """The lengths of blocks, and what a worker keeps of them."""
         return Memory() if self.blocks is None else self.blocks.memory
 
+    @cached_property
+    def _mark(self) -> str | None:
+        """That of lengths without blocks. Taken when the step is made, so that a state needs no pass over them."""
+        return None if self.lengths is None else mark_of(self.lengths)
+
+    def __post_init__(self) -> None:
+        """Takes the mark."""
+        self._mark  # noqa: B018
+
     def _known(self, leaf: int) -> Any:
         """The lengths of all elements, of one of the leaves."""
         if self.blocks is None:
@@ -154,10 +163,9 @@ class Pack(_OfLengths):
     def settings(self) -> dict[str, Any]:
         """The arguments, and the lengths."""
         facts = {"size": self.sizes[0], "splits": self.splits, "padding": str(self.padding_value)}
-        mark = None if self.lengths is None else mark_of(self.lengths)
         more = {} if self.packs is None else self.packs.settings()
         more |= {"positions": True} if self.positions else {}
-        return {**facts, "drop_remainder": self.drop_remainder, "lengths": mark, **more}
+        return {**facts, "drop_remainder": self.drop_remainder, "lengths": self._mark, **more}
 
     @property
     def remark(self) -> str:
@@ -374,7 +382,7 @@ class TokenBatch(_OfLengths):
         """The limit and the lengths."""
         if self.buckets is not None:
             return self.buckets.settings() | {"padding": self.padding.facts}
-        return {"max_tokens": self.limit, "lengths": None if self.lengths is None else mark_of(self.lengths)}
+        return {"max_tokens": self.limit, "lengths": self._mark}
 
     @property
     def remark(self) -> str:
