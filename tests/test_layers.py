@@ -120,6 +120,7 @@ OPTIONAL = {
         "formats/parquet.py",
         "formats/rowtext.py",
     ),
+    "array_record": ("formats/arrayrecord.py",),
     "google_crc32c": ("formats/tfrecord.py",),
     "fsspec": ("sources/_remote.py",),
     "obstore": ("sources/_store.py",),

@@ -13,6 +13,7 @@ import pytest
 import penstock as ps
 from penstock import cli
 from penstock.commands.inspect import _leaves
+from penstock.formats._features import encoded
 from tests.formats import test_mds as mds
 
 
@@ -81,6 +82,13 @@ def write_arrays(path: str) -> None:
     np.save(f"{path}/y.npy", np.arange(5))
 
 
+def write_arrayrecord(path: str, records: list[bytes]) -> None:
+    writer = pytest.importorskip("array_record.python.array_record_module").ArrayRecordWriter(path, "group_size:1")
+    for record in records:
+        writer.write(record)
+    writer.close()
+
+
 def write_mds(path: str) -> None:
     mds.written(Path(path), {"x": "int", "s": "str"}, [{"x": k, "s": "a"} for k in range(5)])
 
@@ -114,6 +122,18 @@ FORMATS = {
         "TFRecord, of records that are no Examples",
         2,
         "(None,) uint8",
+    ),
+    "a.array_record": (
+        lambda path: write_arrayrecord(path, [b"one", b"three"]),
+        "ArrayRecord, of records that are no Examples",
+        2,
+        "(None,) uint8",
+    ),
+    "b.array_record": (
+        lambda path: write_arrayrecord(path, [encoded({"x": np.int64(k)}) for k in range(3)]),
+        "ArrayRecord, of Examples",
+        3,
+        "{'x': () int64}",
     ),
     "mds": (write_mds, "a folder of MosaicML Streaming (MDS)", 5, "{'x': () int64, 's': () text}"),
     "mds/index.json": (

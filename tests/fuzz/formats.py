@@ -539,6 +539,24 @@ def _mds(compression: str | None = None) -> Make:
     return lambda folder: write_mds(folder, columns, samples, compression)
 
 
+def _arrayrecord(options: str) -> Make:
+    def make(folder: Path) -> None:
+        from array_record.python.array_record_module import ArrayRecordWriter
+
+        writer = ArrayRecordWriter(str(folder / "a.array_record"), options)
+        for word in WORDS:
+            writer.write(word.encode())
+        writer.close()
+
+    return make
+
+
+ARRAYRECORD = Format(
+    {options: _arrayrecord(options) for options in ("group_size:1", "group_size:3,uncompressed", "transpose:true")},
+    lambda folder: ps.from_arrayrecord(only(folder)),
+    needs=("array_record",),
+    is_exact=True,
+)
 MDS = Format(
     {"raw": _mds(), "gzip": _mds("gz")},
     ps.from_mds,
@@ -787,6 +805,7 @@ FORMATS: dict[str, Format] = {
     "files": FILES,
     "labels": LABELS,
     "megatron": MEGATRON,
+    "arrayrecord": ARRAYRECORD,
     "mds": MDS,
     "mds, index": MDS_INDEX,
     "idx": IDX,

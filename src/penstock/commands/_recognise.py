@@ -22,8 +22,9 @@ from penstock.sources._remote import is_remote
 IMAGE_SIZE: Final = (256, 256)
 """The size of resized images, as Keras's default."""
 _KNOWN: Final = (
-    "penstock reads .npy, HDF5, Zarr, TFRecord, tar shards, Parquet, Arrow, MDS, images, folders of these, and the ETL "
-    "Character Database. Read another format with ps.from_source(a list).map(fn) or ps.from_generator(fn)."
+    "penstock reads .npy, HDF5, Zarr, TFRecord, tar shards, Parquet, Arrow, ArrayRecord, MDS, images, folders of "
+    "these, and the ETL Character Database. Read another format with ps.from_source(a list).map(fn) or "
+    "ps.from_generator(fn)."
 )
 _FORMATS: Final = (  # the place of the first bytes, these bytes, a name, a constructor
     (0, b"\x93NUMPY", "a NumPy array", "from_npy"),
@@ -49,6 +50,8 @@ _REMEDIES: Final = (
 )
 """Patterns of the first bytes of other files, a name, and a remedy. The first that matches is named."""
 _MDS_INDEX: Final = "index.json"
+_RIEGELI: Final = b"\x83\xafp\xd1\r\x88J?"
+"""How files of ArrayRecord begin."""
 _KERAS_SUFFIXES: Final = {".bmp", ".gif", ".jpeg", ".jpg", ".png"}
 _IMAGE_SUFFIXES: Final = _KERAS_SUFFIXES | {".webp", ".tif", ".tiff"}
 _MOST_LINES: Final = 30
@@ -142,6 +145,8 @@ def _by_content(first: File, head: bytes, name: str, target: str) -> Found:
         return _store("h5py", name)
     if (found := _tfrecord(first, target)) is not None:
         return found
+    if head.startswith(_RIEGELI):
+        return _records("ArrayRecord", "from_arrayrecord", target)
     if first.name == _MDS_INDEX and b'"shards"' in head:
         return _made("an index of MosaicML Streaming's shards (MDS)", "from_mds", target)
     if head.startswith(b'{"') and first.is_local:
@@ -181,11 +186,16 @@ def _tfrecord(file: File, target: str) -> Found | None:
             return None
     except penstock.SourceError:
         return None
-    found = _made("TFRecord, of Examples", "from_tfrecord", target, features="auto")
+    return _records("TFRecord", "from_tfrecord", target)
+
+
+def _records(kind: str, constructor: str, target: str) -> Found:
+    """Opens files of records, which may be Examples."""
+    found = _made(f"{kind}, of Examples", constructor, target, features="auto")
     with suppress(penstock.PenstockError):
         if found.dataset is None or found.dataset.element_spec:
             return found
-    return _made("TFRecord, of records that are no Examples", "from_tfrecord", target)
+    return _made(f"{kind}, of records that are no Examples", constructor, target)
 
 
 def _quarantine(path: str, records: list[dict[str, Any]]) -> Found:

@@ -6,14 +6,16 @@ an integer in pieces of seven bits, the lowest first.
 """
 
 import struct
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 
-from penstock.base._errors import ArgumentError, ArgumentTypeError, SpecError, type_of
+from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, SpecError, type_of
 from penstock.base._spec import ArraySpec, leaf_of
+from penstock.base._tree import Tree
 
 MISSING, BYTES, FLOAT, INT64, MANY = 0, 1, 2, 3, 4
 """The kind of a feature in a record: the number of the field of `Feature`, or several byte strings."""
@@ -237,6 +239,72 @@ def _default(name: str, spec: ArraySpec, default: Any) -> bytes:
         return np.broadcast_to(array, spec.max_shape).tobytes()
     except ValueError:
         raise ArgumentError(f"defaults= of feature {name!r} has shape {array.shape}, and {spec} another.") from None
+
+
+class Featured:
+    """A source of records, a frozen dataclass: their bytes, or the features of an Example in each."""
+
+    features: tuple[Feature, ...] | None
+    """The features of Examples; None for the bytes of records, uint8 of shape `(None,)`."""
+    is_auto: bool
+    """Whether the features are those of the first record."""
+
+    def learned(self) -> tuple[Feature, ...]:
+        """Returns the features of the first record.
+
+        Raises:
+            SourceError: The record is damaged, or no Example.
+            SpecError: There is no record, or its features cannot be learnt.
+        """
+        raise NotImplementedError
+
+    @cached_property
+    def wanted(self) -> tuple[Feature, ...] | None:
+        """The features, read from the first record if necessary."""
+        return self.learned() if self.is_auto else self.features
+
+    @cached_property
+    def element_spec(self) -> Tree:
+        if self.wanted is None:
+            return ArraySpec((None,), np.dtype(np.uint8))
+        return {feature.name: feature.spec for feature in self.wanted}
+
+    def selected(self, names: Sequence[str]) -> Any:
+        """Returns a source of some features; the others are not parsed."""
+        found = {feature.name: feature for feature in self.wanted or ()}
+        made = replace(self, features=tuple(found[name] for name in names), is_auto=False)  # type: ignore[type-var]
+        made.__dict__.update({name: self.__dict__[name] for name in ("index", "ahead_nbytes") if name in self.__dict__})
+        return made
+
+
+def wanted_of(features: Any, defaults: Any) -> tuple[tuple[Feature, ...] | None, bool]:
+    """Returns `features` and `is_auto` of a source from the arguments of `penstock.from_tfrecord`."""
+    if defaults and (features is None or features == "auto"):
+        raise ArgumentError("defaults= are for features, which have to be named: features={...}.")
+    is_auto = isinstance(features, str) and features == "auto"
+    return (None if features is None or is_auto else features_of(features, defaults)), is_auto
+
+
+def first_features(name: str, record: bytes) -> tuple[Feature, ...]:
+    """Returns the features of the Example in a record of this name.
+
+    Raises:
+        SourceError: It is no Example.
+        SpecError: It has no features, or one without values, or is a sequence.
+    """
+    try:
+        found, _ = walk(memoryview(record), 0, len(record))
+        has_lists = is_sequence(record)
+    except DamagedError as error:
+        raise SourceError(f"{name} is no tf.train.Example: {error}.") from error
+    if has_lists:
+        raise SpecError(
+            f"{name} is a tf.train.SequenceExample, whose lists of features are not read here. Name features "
+            "of its context with features={...}, or leave features= out and parse the records in map()."
+        )
+    if not found:
+        raise SourceError(f"{name} is a tf.train.Example without features.")
+    return tuple(inferred(each.decode(), found[each], record) for each in sorted(found))
 
 
 def inferred(name: str, found: FoundFeature, record: bytes) -> Feature:

@@ -11,8 +11,7 @@ import struct
 import zlib
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -22,13 +21,11 @@ import numpy.typing as npt
 
 from penstock.base._atomic import complete
 from penstock.base._errors import ArgumentError, SourceError, SpecError
-from penstock.base._spec import ArraySpec
-from penstock.base._tree import Tree
 from penstock.base._units import size_text
 from penstock.base._windows import windows
 from penstock.formats import _recordindex
 from penstock.formats._example import ExampleError, ExampleReader, row_numbers
-from penstock.formats._features import DamagedError, Feature, encoded, features_of, inferred, is_sequence, walk
+from penstock.formats._features import Feature, Featured, encoded, first_features, wanted_of
 from penstock.formats._recordindex import (
     Arrays,
     Compressed,
@@ -63,39 +60,23 @@ def source(
     cache_dir: str | None,
 ) -> "TFRecordSource":
     """Makes a source from the arguments of `penstock.from_tfrecord`."""
-    if defaults and (features is None or features == "auto"):
-        raise ArgumentError("defaults= are for features, which have to be named: features={...}.")
-    is_auto = isinstance(features, str) and features == "auto"
-    wanted = None if features is None or is_auto else features_of(features, defaults)
+    wanted, is_auto = wanted_of(features, defaults)
     return TFRecordSource(files, wanted, is_auto, compressed("from_tfrecord", compression), check_crc, cache_dir)
 
 
 @final
 @dataclass(frozen=True)
-class TFRecordSource(RecordFiles):
+class TFRecordSource(Featured, RecordFiles):
     """The records of TFRecord files, one file after the other."""
 
     index_kind = "tfrecord"
 
     files: tuple[File, ...]
     features: tuple[Feature, ...] | None
-    """The features of Examples; None for the bytes of records, uint8 of shape `(None,)`."""
     is_auto: bool
-    """Whether the features are those of the first record."""
     compression: Compressed
     check_crc: bool
     cache_dir: str | None
-
-    @cached_property
-    def wanted(self) -> tuple[Feature, ...] | None:
-        """The features, read from the first record if necessary."""
-        return self._inferred() if self.is_auto else self.features
-
-    @cached_property
-    def element_spec(self) -> Tree:
-        if self.wanted is None:
-            return ArraySpec((None,), np.dtype(np.uint8))
-        return {feature.name: feature.spec for feature in self.wanted}
 
     def compression_of(self, file: File) -> Compression | None:
         return compression_of(file) if self.compression == "auto" else self.compression
@@ -103,35 +84,14 @@ class TFRecordSource(RecordFiles):
     def find_records(self, content: File) -> Arrays:
         return {"offsets": offsets_of(content)}
 
-    def selected(self, names: Sequence[str]) -> "TFRecordSource | None":
-        """Returns a source of some features; the others are not parsed."""
-        found = {feature.name: feature for feature in self.wanted or ()}
-        made = replace(self, features=tuple(found[name] for name in names), is_auto=False)
-        made.__dict__.update({name: self.__dict__[name] for name in ("index", "ahead_nbytes") if name in self.__dict__})
-        return made
-
     def open(self) -> "OpenTFRecordSource":
         return OpenTFRecordSource(self)
 
-    def _inferred(self) -> tuple[Feature, ...]:
+    def learned(self) -> tuple[Feature, ...]:
         for file in self.files:
             record = first_record(file, self.compression_of(file))
-            if record is None:
-                continue
-            name = f"{file.name} record 0"
-            try:
-                found, _ = walk(memoryview(record), 0, len(record))
-                has_lists = is_sequence(record)
-            except DamagedError as error:
-                raise SourceError(f"{name} is no tf.train.Example: {error}.") from error
-            if has_lists:
-                raise SpecError(
-                    f"{name} is a tf.train.SequenceExample, whose lists of features are not read here. Name features "
-                    "of its context with features={...}, or leave features= out and parse the records in map()."
-                )
-            if not found:
-                raise SourceError(f"{name} is a tf.train.Example without features.")
-            return tuple(inferred(each.decode(), found[each], record) for each in sorted(found))
+            if record is not None:
+                return first_features(f"{file.name} record 0", record)
         raise SpecError(f"features='auto' learns from the first record, but there is none in {self}.")
 
 
