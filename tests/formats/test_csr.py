@@ -228,6 +228,20 @@ def test_a_column_that_comes_twice_is_an_error_with_the_row(kind, tmp_path):
     ds = damaged(kind, tmp_path, indices=put(at + 2, csr().indices[at]))
     with pytest.raises(ps.SourceError, match=rf"row {row} of .* has column \d+ twice.*sum_duplicates\(\)"):
         ds[row]
+    matrix = csr()
+    matrix.indices[at + 2] = matrix.indices[at]
+    sparse = ps.from_csr(matrix, dense=False)
+    with pytest.raises(ps.SourceError, match=rf"row {row} of .* has column \d+ twice"):
+        sparse[row]
+    matrix.indices[at : at + 3] = [3, 1, 2]  # in any order
+    assert sparse[row]["indices"][:3].tolist() == [3, 1, 2]
+
+
+def test_more_columns_than_numpy_can_count_are_damage():
+    matrix = csr()
+    matrix.shape = (ROWS, 1 << 61)
+    with pytest.raises(ps.SourceError, match=r"columns of float32, which NumPy cannot count\. It is damaged"):
+        ps.from_csr(matrix)
 
 
 @pytest.mark.parametrize("kind", ["memory", "npz", "chunks", "compressed"])

@@ -31,7 +31,7 @@ from penstock.plan._source import Source
 from penstock.plan._source_node import SourceNode
 from penstock.sources.arrays import ArraySource
 from penstock.sources.files import FileSource
-from penstock.sources.npy import described
+from penstock.sources.npy import described, is_possible
 from penstock.sources.sparse import Numbers, SparseSource
 
 _PARTS: Final = ("indptr", "indices", "data")
@@ -126,15 +126,18 @@ def _checked(name: str, parts: Sequence[Source], shape: Any, dense: bool) -> Spa
                 "or it is damaged."
             )
     rows, columns = shape
-    counts = [len(part) for part in parts]
+    counts, values = [len(part) for part in parts], specs[2]
+    assert isinstance(values, ArraySpec)
+    if not is_possible((columns,), values.dtype):
+        raise SourceError(f"{name} has {columns:,} columns of {values.dtype}, which NumPy cannot count. It is damaged.")
     if counts[0] != rows + 1 or counts[1] != counts[2] or columns < 0:
         raise SourceError(
             f"{name} has {rows} rows, {counts[0]} entries in indptr, {counts[1]} column numbers and {counts[2]} "
             "values. There is one entry more than rows, and a column number for each value. It is damaged, or was not "
             "written to its end; write it again."
         )
-    starts, indices, values = map(Numbers, parts)
-    return SparseSource(name, starts, indices, values, (rows, columns), is_dense=dense)
+    starts, indices, numbers = map(Numbers, parts)
+    return SparseSource(name, starts, indices, numbers, (rows, columns), is_dense=dense)
 
 
 def _shape_of(name: str, shape: Any) -> tuple[int, int]:

@@ -350,7 +350,6 @@ class OpenSpans:
         Raises:
             SourceError: A row cannot be read, or is damaged. Names it.
         """
-        source = self._source
         for read in reads:
             for rows, ends, columns, values in self._spans(read.indices):
                 if len(read.arrays) == 1:
@@ -359,11 +358,19 @@ class OpenSpans:
                 places = read.rows if not isinstance(read.rows, slice) else range(*read.rows.indices(1 << 62))
                 for number, row in enumerate(rows):
                     span = slice(int(ends[number]), int(ends[number + 1]))
-                    wrong = columns[span][(columns[span] < 0) | (columns[span] >= source.shape[1])]
-                    if len(wrong):
-                        raise source.outside(int(read.indices[row]), int(wrong[0]))
+                    self._require_once(int(read.indices[row]), columns[span])
                     read.arrays[0][places[row]] = columns[span].astype(columns.dtype.newbyteorder("="))
                     read.arrays[1][places[row]] = values[span].astype(values.dtype.newbyteorder("="))
+
+    def _require_once(self, row: int, columns: npt.NDArray[Any]) -> None:
+        """Refuses columns that the matrix has not, and those that come twice; `_scatter` leaves it to the engine."""
+        wrong = columns[(columns < 0) | (columns >= self._source.shape[1])]
+        if len(wrong):
+            raise self._source.outside(row, int(wrong[0]))
+        if not (columns[1:] > columns[:-1]).all():
+            found, counts = np.unique(columns, return_counts=True)
+            if counts.max() > 1:
+                raise self._source.twice(row, int(found[np.argmax(counts)]))
 
     def _spans(self, indices: Indices) -> Iterator[tuple[range, Indices, npt.NDArray[Any], npt.NDArray[Any]]]:
         """Yields some of the rows that are asked for, where their spans end, and the numbers of their spans."""
