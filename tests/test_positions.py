@@ -263,6 +263,31 @@ def test_labels_and_weights_in_a_series_are_taken_by_position(pd: Any) -> None:
     )
 
 
+def test_integers_that_no_float_tells_apart_are_labels_of_their_own() -> None:
+    big = 2**63 + 1
+    for labels in ([big, 5, big + 1, 5], [np.uint64(big), np.int64(5), np.uint64(big + 1), np.int64(5)]):
+        assert [each.tolist() for each in ps.range(4).group_by(labels)] == [[0], [1, 3], [2]]
+
+
+@pytest.mark.parametrize(
+    ("labels", "text"),
+    [
+        ([1, "1", 1, "1"], r"labels of several kinds: beside text there is an int, 1, of which NumPy would make text"),
+        (["a", b"a", "a", "b"], "beside text there is a bytes, b'a'"),
+        ([2**63, -1, 2**63 + 1, -1], rf"has integers from -1 to {2**63 + 1}, which no dtype of NumPy holds together"),
+    ],
+)
+def test_labels_that_one_array_would_make_alike_are_refused(labels: list[Any], text: str, tmp_path: Path) -> None:
+    with pytest.raises(ps.ArgumentTypeError, match=text):
+        ps.range(4).group_by(labels)
+    with pytest.raises(ps.ArgumentTypeError, match=text):
+        ps.range(4).split(0.5, 0.5, groups=labels)
+    for number in range(4):
+        (tmp_path / f"{number}").touch()
+    with pytest.raises(ps.ArgumentTypeError, match=text):
+        ps.from_files(tmp_path / "*", labels)
+
+
 def test_labels_of_images_in_a_series_are_taken_by_position(pd: Any, tmp_path: Path) -> None:
     for name in "abc":
         cv2.imwrite(str(tmp_path / f"{name}.png"), np.zeros((2, 2, 3), "uint8"))

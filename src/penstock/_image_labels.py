@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base._errors import ArgumentError, ArgumentTypeError, type_of
-from penstock.base._positions import as_values, require_order
+from penstock.base._positions import as_labels, as_values, require_order
 
 LabelMode = Literal["int", "categorical", "binary"]
 
@@ -92,7 +92,7 @@ def named_labels(
         ArgumentTypeError: Labels are Python objects, or names are no texts.
     """
     try:
-        values = np.asarray(as_values(labels, f"{verb}(labels=)"))
+        values = as_labels(labels, f"{verb}(labels=)")
     except ValueError as error:  # a list of arrays of several lengths
         raise ArgumentTypeError(
             f"{verb}(labels=...) make no array ({error}). Where an image has some or none, as boxes: "

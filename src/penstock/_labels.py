@@ -8,7 +8,7 @@ import numpy.typing as npt
 from penstock._loader import Loader, LoaderOptions
 from penstock.base._arguments import as_int
 from penstock.base._errors import ArgumentError
-from penstock.base._positions import as_values
+from penstock.base._positions import as_labels
 from penstock.lower._rewrite import Part, with_part
 from penstock.plan._batch import Batch
 from penstock.plan._cautions import caution_labels
@@ -50,7 +50,7 @@ def values_of(node: Node, call: str, values: Labels) -> npt.NDArray[Any]:
     is_leaf = isinstance(values, str) or as_int(values) is not None
     if not is_leaf:
         caution_labels(node, call)
-    found = _read(node, call, values) if is_leaf else np.asarray(as_values(values, call))
+    found = _read(node, call, values) if is_leaf else as_labels(values, call)
     if found.shape != (node.length,):
         raise ArgumentError(f"{call} needs a value for each element, shape ({node.length},), got {found.shape}.")
     return found

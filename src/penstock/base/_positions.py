@@ -107,6 +107,39 @@ def as_values(value: Any, where: str) -> Any:
     return array
 
 
+def as_labels(value: Any, where: str) -> npt.NDArray[Any]:
+    """Returns a column or a list of labels as an array, in which labels that differ still do.
+
+    NumPy makes text of a number beside text, and a float of an integer beside one above 2**63.
+
+    Args:
+        value: The labels.
+        where: As for `as_values`.
+
+    Raises:
+        ArgumentTypeError: As `as_values`; or labels are text and something else, or integers of no one dtype.
+    """
+    found = np.asarray(as_values(value, where))
+    if not isinstance(value, (list, tuple)) or found.ndim != 1:
+        return found
+    if (kind := {"U": str, "S": bytes}.get(found.dtype.kind)) is not None:
+        if odd := [each for each in value if not isinstance(each, kind)][:1]:
+            raise ArgumentTypeError(
+                f"{where} has labels of several kinds: beside text there is {type_of(odd[0])}, {odd[0]!r:.80}, of "
+                "which NumPy would make text, perhaps that of another label. Make all of them text, or all numbers."
+            )
+    elif found.size and found.dtype.kind == "f" and all(isinstance(each, int | np.integer) for each in value):
+        integers = [int(each) for each in value]
+        try:
+            return np.array(integers, np.uint64)
+        except OverflowError:
+            raise ArgumentTypeError(
+                f"{where} has integers from {min(integers)} to {max(integers)}, which no dtype of NumPy holds "
+                "together. Make text of them: list(map(str, labels))."
+            ) from None
+    return found
+
+
 def by_position(value: Any) -> Any:
     """Returns an object whose `[i]` is the element at position `i`, for a column or a table; anything else as it is.
 
