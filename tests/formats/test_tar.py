@@ -286,6 +286,13 @@ def test_a_field_may_have_several_names_and_be_missing(tmp_path, fields):
     assert second.tobytes() == b"none"
 
 
+def test_names_of_fields_are_the_same_in_upper_and_lower_case(tmp_path):
+    path = written(tmp_path / "a.tar", [("a.JPG", b"1"), ("b.jpg", b"2")])
+    for options in ({"fields": {"x": "JPG"}}, {"fields": ["Jpg"]}, {"fields": {"x": "png;JPG"}}, {"defaults": {}}):
+        ds = ps.from_tar(path, **({"defaults": dict.fromkeys(options.get("fields", ()), b"none")} | options))
+        assert [list(as_bytes(each).values())[1] for each in ds] == [b"1", b"2"]
+
+
 def test_a_field_of_several_names_takes_the_first_that_is_there(tmp_path):
     path = written(tmp_path / "a.tar", PICTURES)
     assert as_bytes(ps.from_tar(path, fields=["png;jpg"])[2]) == {"__key__": "c", "png;jpg": b"4"}

@@ -109,7 +109,8 @@ def from_tar(
         paths: A path, a pattern (`"train-*.tar"`, `"train-{000..127}.tar"`), a URL (`s3://`, `gs://`, `https://`), or a
             list of these.
         fields: The fields to read; None for those of the first sample. `"jpg;png"` is whichever a sample has, the first
-            if it has both; a dict also names it: `{"image": "jpg;png", "text": "txt"}`. Every sample must have one.
+            if it has both; a dict also names it: `{"image": "jpg;png", "text": "txt"}`. Upper and lower case are
+            the same. Every sample must have one.
         defaults: What fields have in samples without them, such as `{"txt": b""}`.
         cache_dir: The folder for the results, instead of beside the files.
         storage_options: Options of the client for URLs, as a dict: those of

@@ -68,7 +68,8 @@ class TarSource(FilesSource):
 
     files: tuple[File, ...]
     given: tuple[tuple[str, tuple[str, ...]], ...] | None
-    """The requested fields, and their names in files, the first of which counts; None for those of the first sample."""
+    """The requested fields, and their names in files, in lower case, the first of which counts; None for those of the
+    first sample."""
     cache_dir: str | None
     defaults: tuple[tuple[str, bytes], ...] = ()
     """What stands in for fields that samples lack."""
@@ -78,7 +79,7 @@ class TarSource(FilesSource):
         """The names in files of each field of an element."""
         if self.given is not None:
             return dict(self.given)
-        return {name: (name,) for name in (*self._first_fields(), *dict(self.defaults))}
+        return {name: (name.lower(),) for name in (*self._first_fields(), *dict(self.defaults))}
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -204,7 +205,7 @@ def source(files: tuple[File, ...], fields: Any, defaults: Any, cache_dir: str |
         raise ArgumentTypeError(f"from_tar(fields=) has {strange[0]!r:.80}, and names of fields are text.")
     if KEY in named or len(named) < len(fields or ()):
         raise ArgumentError(f"from_tar(fields={list(fields)}): each once, and {KEY} comes of itself.")
-    given = tuple((name, tuple(each.strip() for each in names.split(";"))) for name, names in named.items())
+    given = tuple((name, tuple(each.strip().lower() for each in names.split(";"))) for name, names in named.items())
     if not all(map(all, (names for _, names in given))):
         raise ArgumentError(f"from_tar(fields={fields!r}) has a name without a letter. Write such as 'jpg;png'.")
     if not isinstance(defaults, Mapping | None):
