@@ -236,6 +236,8 @@ def test_file_of_the_same_size_whose_mark_has_changed_is_another(server):
         ("s3://{a,b}/{00..01}*", ["s3://a/00*", "s3://a/01*", "s3://b/00*", "s3://b/01*"]),
         ("{,x}", ["", "x"]),
         ("{1}{..}{a..b}{}", ["{1}{..}{a..b}{}"]),
+        ("{a..b,c}", ["a..b", "c"]),
+        ("{1..2,3}", ["1..2", "3"]),
     ],
 )
 def test_braces_stand_for_several_paths(path, paths):

@@ -724,7 +724,7 @@ def expanded(path: str) -> Iterator[str]:
         return
     choices, count = [], 1
     for each in parts[1::2]:
-        first, dots, last = each.partition("..")
+        first, dots, last = each.partition("..") if "," not in each else ("", "", "")
         is_padded = any(len(number) > 1 and number[0] == "0" for number in (first, last))
         width = max(len(first), len(last)) if is_padded else 0
         step = 1 if not dots or int(first) <= int(last) else -1
