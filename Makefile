@@ -178,7 +178,7 @@ $(STAMP)-demo: $(STAMP)-venv pyproject.toml
 
 $(STAMP)-frameworks: $(STAMP)-core pyproject.toml
 	$(INSTALLING)
-	$(PIP_INSTALL) -e '.[arrayrecord,demo,hdf5,image,jax,keras,parquet,remote,tfrecord,zarr]' --group test --group frameworks
+	$(PIP_INSTALL) -e '.[arrayrecord,demo,hdf5,image,jax,keras,lance,parquet,remote,tfrecord,zarr]' --group test --group frameworks
 	touch $@
 
 $(STAMP)-cluster: $(STAMP)-frameworks pyproject.toml

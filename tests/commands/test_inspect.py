@@ -76,6 +76,11 @@ def write_table(path: str) -> None:
         pa.feather.write_feather(table, path)
 
 
+def write_lance(path: str) -> None:
+    lance, pa = pytest.importorskip("lance"), pytest.importorskip("pyarrow")
+    lance.write_dataset(pa.table({"x": [0.5, 1.5, 2.5], "name": ["a", "b", "c"]}), path)
+
+
 def write_arrays(path: str) -> None:
     os.mkdir(path)
     np.save(f"{path}/x.npy", np.zeros((5, 3)))
@@ -142,6 +147,7 @@ FORMATS = {
         5,
         "{'x': () int64, 's': () text}",
     ),
+    "a.lance": (write_lance, "a Lance dataset", 3, "{'x': () float64, 'name': () text}"),
     "arrays": (write_arrays, "2 NumPy arrays with as many rows", 5, "{'x': (3,) float64, 'y': () int64}"),
     "shards": (
         write_shards,
@@ -152,7 +158,9 @@ FORMATS = {
 }
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[pytest.mark.slow] * (each == "a.lance")) for each in FORMATS]
+)
 def test_each_format_is_recognised_and_the_printed_python_opens_it(name, inspect):
     write, what, length, spec = FORMATS[name]
     write(name)

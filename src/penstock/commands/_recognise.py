@@ -22,8 +22,8 @@ from penstock.sources._remote import is_remote
 IMAGE_SIZE: Final = (256, 256)
 """The size of resized images, as Keras's default."""
 _KNOWN: Final = (
-    "penstock reads .npy, HDF5, Zarr, TFRecord, tar shards, Parquet, Arrow, ArrayRecord, MDS, images, folders of "
-    "these, and the ETL Character Database. Read another format with ps.from_source(a list).map(fn) or "
+    "penstock reads .npy, HDF5, Zarr, TFRecord, tar shards, Parquet, Arrow, ArrayRecord, MDS, Lance, images, folders "
+    "of these, and the ETL Character Database. Read another format with ps.from_source(a list).map(fn) or "
     "ps.from_generator(fn)."
 )
 _FORMATS: Final = (  # the place of the first bytes, these bytes, a name, a constructor
@@ -265,6 +265,8 @@ def _by_files(path: Path, every: list[Path]) -> Found:
     if kept := next((each.parent.parent for each in is_kept), None):
         code = f"ds = ds.cache({_quoted(str(kept))})  # the same ds, or ds.materialize(...)"
         return Found("a cache of penstock, of elements that were kept", code)
+    if any(each.parent == path / "_versions" and each.suffix == ".manifest" for each in every):
+        return _made("a Lance dataset", "from_lance", str(path))
     if _MDS_INDEX in here and b'"shards"' in find("inspect", str(path / _MDS_INDEX))[0].head(_HEAD_NBYTES):
         return _made("a folder of MosaicML Streaming (MDS)", "from_mds", str(path))
     if any(re.match(r"(?i)ETL\d", each.name) for each in every):
