@@ -557,6 +557,22 @@ ARRAYRECORD = Format(
     needs=("array_record",),
     is_exact=True,
 )
+
+
+def _video(ending: str, codec: str) -> Make:
+    def make(folder: Path) -> None:
+        from tests.formats.test_videos import written as write_video
+
+        write_video(folder / f"a.{ending}", 6, codec, gop=3)
+
+    return make
+
+
+VIDEO = Format(
+    {"mp4": _video("mp4", "libx264"), "mpeg4": _video("mp4", "mpeg4"), "webm": _video("webm", "libvpx-vp9")},
+    lambda folder: ps.from_videos(only(folder)),
+    needs=("av",),
+)
 MDS = Format(
     {"raw": _mds(), "gzip": _mds("gz")},
     ps.from_mds,
@@ -806,6 +822,7 @@ FORMATS: dict[str, Format] = {
     "labels": LABELS,
     "megatron": MEGATRON,
     "arrayrecord": ARRAYRECORD,
+    "video": VIDEO,
     "mds": MDS,
     "mds, index": MDS_INDEX,
     "idx": IDX,

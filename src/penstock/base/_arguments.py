@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 
 import numpy as np
 
-from penstock.base._errors import ArgumentTypeError, PenstockError, SourceError
+from penstock.base._errors import ArgumentError, ArgumentTypeError, PenstockError, SourceError, type_of
 from penstock.base._foreign_words import ARGUMENTS, CURES, NAMES, SAME, SEVERAL_IN_ONE
 from penstock.base._tracebacks import shorten
 
@@ -67,6 +67,17 @@ def as_float(value: Any) -> float | None:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf  # type: ignore[operator]
+
+
+def checked_size(size: object) -> tuple[int, int]:
+    """Returns a height and width as plain ints, or raises an error."""
+    sides = [as_int(each) for each in size] if isinstance(size, (tuple, list)) else [None]
+    numbers = [number for number in sides if number is not None]
+    if len(numbers) < len(sides):
+        raise ArgumentTypeError(f"size is {size!r}, {type_of(size)}. It is two integers, (height, width): (180, 180).")
+    if len(numbers) != 2 or min(numbers) < 1:
+        raise ArgumentError(f"size is {size!r}. It is two integers of at least 1, (height, width): (180, 180).")
+    return numbers[0], numbers[1]
 
 
 @contextlib.contextmanager

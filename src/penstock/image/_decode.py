@@ -13,12 +13,13 @@ from typing import Any, Final, Literal, final
 import numpy as np
 import numpy.typing as npt
 
+from penstock.base._arguments import checked_size
 from penstock.base._errors import ArgumentError
 from penstock.base._files import open_file
 from penstock.base._spec import ArraySpec
 from penstock.image._codecs import decoded, indices
 from penstock.image._formats import ImageError
-from penstock.image._resize import Fit, Interpolation, Resizing, check_choice, checked_size
+from penstock.image._resize import Fit, Interpolation, Resizing, check_choice
 
 Array = npt.NDArray[Any]
 Data = bytes | bytearray | memoryview | npt.NDArray[np.uint8]

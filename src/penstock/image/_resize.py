@@ -15,8 +15,8 @@ from typing import Any, Final, Literal, NamedTuple, final, get_args
 import numpy as np
 import numpy.typing as npt
 
-from penstock.base._arguments import as_int
-from penstock.base._errors import ArgumentError, ArgumentTypeError, SpecError, type_of
+from penstock.base._arguments import checked_size
+from penstock.base._errors import ArgumentError, SpecError
 from penstock.image._opencv import cv2
 from penstock.image._scratch import scratch
 
@@ -229,17 +229,6 @@ def resize(
         (64, 64, 3)
     """
     return Resizing(size, interpolation=interpolation, fit=fit)(image)
-
-
-def checked_size(size: object) -> tuple[int, int]:
-    """Returns a height and width as plain ints, or raises an error."""
-    sides = [as_int(each) for each in size] if isinstance(size, (tuple, list)) else [None]
-    numbers = [number for number in sides if number is not None]
-    if len(numbers) < len(sides):
-        raise ArgumentTypeError(f"size is {size!r}, {type_of(size)}. It is two integers, (height, width): (180, 180).")
-    if len(numbers) != 2 or min(numbers) < 1:
-        raise ArgumentError(f"size is {size!r}. It is two integers of at least 1, (height, width): (180, 180).")
-    return numbers[0], numbers[1]
 
 
 def check_choice(what: str, value: object, literal: Any) -> None:

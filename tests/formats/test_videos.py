@@ -1,0 +1,271 @@
+import contextlib
+import itertools
+import threading
+
+import av
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.plan._source import Read
+from penstock.testing import SourceTests, assert_resumes_exactly
+
+HEIGHT, WIDTH, COUNT = 48, 64, 20
+KINDS = [
+    ("mp4", "libx264"), ("mp4", "mpeg4"), ("mp4", "libx265"), ("mp4", "libsvtav1"), ("mov", "libx264"),
+    ("mkv", "libx264"), ("webm", "libvpx-vp9"), ("ts", "libx264"), ("mpg", "mpeg2video"), ("avi", "mpeg4"),
+    ("flv", "libx264"),
+]  # fmt: skip
+
+
+def written(path, count=COUNT, codec="libx264", size=(HEIGHT, WIDTH), gop=6, first=0, **options):
+    """Writes a film in which each frame is unlike each other; with B-frames, if the codec has some."""
+    height, width = size
+    picture = np.cumsum(np.random.default_rng(first).integers(0, 3, (height, width, 3)), 0).astype(np.uint8)
+    with av.open(str(path), "w") as file:
+        stream = file.add_stream(codec, rate=10, width=width, height=height, pix_fmt="yuv420p")
+        stream.codec_context.gop_size = gop
+        stream.options = {"threads": "1", "x265-params": "log-level=none", **options}
+        for number in range(count):
+            image = np.roll(picture, 3 * number, 0) + np.uint8(first + number)
+            file.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+        file.mux(stream.encode())
+    return path
+
+
+def decoded(path):
+    """All frames, from the first on, by PyAV alone."""
+    with av.open(str(path)) as file:
+        return np.stack([frame.to_ndarray(format="rgb24") for frame in file.decode(video=0)])
+
+
+class TestVideos(SourceTests):
+    max_pickle_nbytes = 3_000
+
+    @pytest.fixture
+    def source(self, tmp_path):
+        for number in range(3):
+            written(tmp_path / f"{number}.mp4", 7, first=40 * number, gop=3)
+        return ps.from_videos(tmp_path / "*.mp4")._node.data
+
+    @pytest.fixture
+    def expected(self, source):
+        frames = [decoded(file.url) for file in source.files]
+        return {
+            "frame": np.concatenate(frames),
+            "time": np.concatenate([np.arange(7) / 10] * 3),
+            "video": np.repeat(np.arange(3), 7),
+        }
+
+
+@pytest.mark.parametrize(("ending", "codec"), KINDS)
+def test_a_frame_is_the_same_wherever_reading_begins(ending, codec, tmp_path):
+    path = written(tmp_path / f"a.{ending}", codec=codec)
+    frames, source = decoded(path), ps.from_videos(path)._node.data
+    assert len(source) == len(frames) == COUNT
+    for order in (np.arange(COUNT), np.arange(COUNT)[::-1], np.random.default_rng(1).integers(0, COUNT, 60)):
+        out = np.zeros((len(order), HEIGHT, WIDTH, 3), np.uint8)
+        opened = source.selected(["frame"]).open()
+        for begin in range(0, len(order), 7):
+            some = slice(begin, min(begin + 7, len(order)))
+            opened.gather([Read(order[some], (out,), some, ())])
+        opened.close()
+        assert (out == frames[order]).all()
+
+
+@pytest.mark.parametrize(
+    "options", [{"x264-params": "open-gop=1:bframes=3:keyint=6:min-keyint=6:scenecut=0"}, {"bf": "0"}]
+)
+def test_frames_of_open_groups_are_decoded_from_the_key_frame_before_them(options, tmp_path):
+    path = written(tmp_path / "a.mp4", count=30, **options)
+    frames, ds = decoded(path), ps.from_videos(path)
+    assert all((ds[i]["frame"] == frames[i]).all() for i in (29, 11, 12, 5, 6, 7, 0, 17, 18))
+
+
+def test_clips_of_frames_stay_in_their_film_and_each_frame_of_a_batch_is_decoded_once(tmp_path, monkeypatch):
+    paths = [written(tmp_path / f"{name}.mkv", 10, first=30 * number) for number, name in enumerate("ab")]
+    frames = [decoded(path) for path in paths]
+    ds = ps.from_videos(paths).windows(4, groups="video")
+    assert len(ds) == 14
+    made = []
+    whole = ps.formats.videos._Decoder._as_rgb
+    monkeypatch.setattr(
+        ps.formats.videos._Decoder, "_as_rgb", lambda self, *args: made.append(args[1]) or whole(self, *args)
+    )
+    with ds.batch(7).loader(executor="inline") as loader:
+        first, second = loader
+    assert sorted(made) == sorted([*range(10)] * 2)
+    assert (first["frame"][3] == frames[0][3:7]).all()
+    assert (second["frame"][6] == frames[1][6:]).all()
+    assert (second["video"] == 1).all()
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads", pytest.param("processes", marks=pytest.mark.slow)])
+def test_every_executor_gives_the_same_frames_and_resumes(executor, tmp_path, workers_stay):
+    for number in range(3):
+        written(tmp_path / f"{number}.mp4", 8, first=30 * number)
+    frames = np.concatenate([decoded(tmp_path / f"{number}.mp4") for number in range(3)])
+    ds = ps.from_videos(tmp_path / "*.mp4").shuffle(seed=1).batch(5)
+    numbers = [int(i) for i in ps.range(24).shuffle(seed=1)]
+    with ds.loader(executor=executor) as loader:
+        found = np.concatenate([batch["frame"] for batch in loader])
+    assert (found == frames[numbers]).all()
+    if executor != "processes":
+        assert_resumes_exactly(ds, executors=[(executor, 1)])
+
+
+def test_threads_share_an_open_source_and_few_decoders_wait(tmp_path):
+    paths = [written(tmp_path / f"{number}.mp4", 5, first=10 * number) for number in range(12)]
+    frames = np.concatenate([decoded(path) for path in paths])
+    opened, wrong = ps.from_videos(paths)._node.data.selected(["frame"]).open(), []
+
+    def read(seed):
+        for order in np.random.default_rng(seed).integers(0, 60, (10, 6)):
+            out = np.zeros((6, HEIGHT, WIDTH, 3), np.uint8)
+            opened.gather([Read(order, (out,), slice(0, 6), ())])
+            if (out != frames[order]).any():
+                wrong.append(order)
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert len(opened._idle) == 8
+    opened.close()
+    assert not opened._idle
+
+
+def test_frames_are_scaled_and_one_size_is_asked_for(tmp_path):
+    paths = [written(tmp_path / "a.mp4", 3), written(tmp_path / "b.mp4", 3, size=(32, 32))]
+    assert ps.from_videos(paths, size=(24, 40))[5]["frame"].shape == (24, 40, 3)
+    with pytest.raises(ps.ArgumentError, match=r"b\.mp4 are 32 by 32, and those of .*a\.mp4 48 by 64 pixels.*size="):
+        ps.from_videos(paths)
+    with pytest.raises(ps.ArgumentError, match=r"size is \(0, 4\)"):
+        ps.from_videos(paths, size=(0, 4))
+
+
+def test_times_and_numbers_of_files_are_read_without_decoding(tmp_path, monkeypatch):
+    path = written(tmp_path / "a.mp4", 6)
+    ds = ps.from_videos(path)
+    monkeypatch.setattr(ps.formats.videos._Decoder, "frame", None)
+    assert [float(e["time"]) for e in ds.select("time", "video")] == pytest.approx(np.arange(6) / 10)
+
+
+def test_what_was_found_of_a_file_is_kept_and_made_anew_when_it_changes(tmp_path, monkeypatch):
+    path = written(tmp_path / "a.mp4", 6)
+    assert len(ps.from_videos(path)) == 6
+    frames_of = ps.formats.videos._frames_of
+    monkeypatch.setattr(ps.formats.videos, "_frames_of", None)
+    assert len(ps.from_videos(path)) == 6
+    written(tmp_path / "a.mp4", 9)
+    monkeypatch.setattr(ps.formats.videos, "_frames_of", frames_of)
+    assert len(ps.from_videos(path)) == 9
+
+
+def test_sound_beside_the_pictures_is_passed_over(tmp_path):
+    path = tmp_path / "a.mp4"
+    with av.open(str(path), "w") as file:
+        sound = file.add_stream("aac", rate=16_000)
+        stream = file.add_stream("libx264", rate=10, width=WIDTH, height=HEIGHT, pix_fmt="yuv420p")
+        for number in range(4):
+            image = np.full((HEIGHT, WIDTH, 3), 50 * number, np.uint8)
+            file.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+        samples = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
+        samples.sample_rate = 16_000
+        file.mux([*sound.encode(samples), *sound.encode(), *stream.encode()])
+    assert len(ps.from_videos(path)) == 4
+
+
+# Bad files.
+
+
+def test_a_file_that_is_no_film_is_an_error_with_its_name(tmp_path):
+    for content in (b"", b"no film" * 100, bytes(5_000), b"\0\0\0\x18ftypmp42" + bytes(100)):
+        (tmp_path / "a.mp4").write_bytes(content)
+        with pytest.raises(ps.SourceError, match=r"a\.mp4 cannot be read as a film"):
+            ps.from_videos(tmp_path / "a.mp4")
+
+
+@pytest.mark.parametrize("ending", ["mp4", "mkv", "ts"])
+def test_a_film_that_is_cut_off_gives_an_error_or_the_frames_before_the_cut(ending, tmp_path):
+    options = {"movflags": "faststart"} if ending == "mp4" else {}
+    whole = tmp_path / f"whole.{ending}"
+    with av.open(str(whole), "w", options=options) as file:
+        stream = file.add_stream("libx264", rate=10, width=WIDTH, height=HEIGHT, pix_fmt="yuv420p")
+        stream.options = {"threads": "1", "bf": "0"}
+        for number in range(COUNT):
+            image = np.random.default_rng(number).integers(0, 255, (HEIGHT, WIDTH, 3)).astype(np.uint8)
+            file.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+        file.mux(stream.encode())
+    frames, content = decoded(whole), whole.read_bytes()
+    for number, share in enumerate((0.1, 0.5, 0.9, 0.99)):
+        path = tmp_path / f"cut{number}.{ending}"
+        path.write_bytes(content[: int(share * len(content))])
+        found = []
+        if ending == "mp4":  # its head says how many frames there are
+            with pytest.raises(ps.SourceError, match=path.name):
+                len(ps.from_videos(path))
+            continue
+        with contextlib.suppress(ps.SourceError):
+            found += (e["frame"] for e in ps.from_videos(path))
+        assert len(found) < COUNT
+        assert all((a == b).all() for a, b in zip(found[:-1], frames, strict=False))
+
+
+def test_a_damaged_frame_is_named_and_set_aside(tmp_path):
+    path = written(tmp_path / "a.mp4", 24, gop=6)
+    with av.open(str(path)) as file:
+        packets = [(packet.pos, packet.size, packet.is_keyframe) for packet in file.demux(video=0) if packet.size]
+    content = bytearray(path.read_bytes())
+    position, size, _ = [packet for packet in packets if packet[2]][2]
+    content[position : position + size] = bytes(size)
+    path.write_bytes(content)
+    ds = ps.from_videos(path)
+    assert len(ds) == 24
+    with pytest.raises(ps.SourceError, match=r"a\.mp4 is damaged: its frame 12 cannot be decoded"):
+        ds[12]
+    with ds.batch(1).loader(executor="inline", on_error="skip", quarantine=tmp_path / "q") as loader:
+        times = [round(float(t) * 10) for batch in loader for t in batch["time"]]
+    assert set(range(10)) <= set(times)
+    assert 12 not in times
+
+
+def test_a_playlist_opens_no_other_file(tmp_path):
+    written(tmp_path / "secret.ts", 3)
+    (tmp_path / "a.m3u8").write_text(
+        f"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nfile://{tmp_path}/secret.ts\n#EXT-X-ENDLIST\n"
+    )
+    (tmp_path / "b.txt").write_text(f"ffconcat version 1.0\nfile '{tmp_path}/secret.ts'\n")
+    for name in ("a.m3u8", "b.txt"):
+        with pytest.raises(ps.SourceError, match="cannot be read as a film"):
+            ps.from_videos(tmp_path / name)
+
+
+def test_frames_without_times_are_refused_with_the_cure(tmp_path):
+    with av.open(str(tmp_path / "a.avi"), "w") as file:
+        stream = file.add_stream("libx264", rate=10, width=WIDTH, height=HEIGHT, pix_fmt="yuv420p")
+        stream.options = {"threads": "1", "bf": "3"}
+        for number in range(12):
+            image = np.full((HEIGHT, WIDTH, 3), 9 * number, np.uint8)
+            file.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+        file.mux(stream.encode())
+    with pytest.raises(ps.SourceError, match=r"a\.avi: frame \d+ does not say at which time it is shown.*ffmpeg -i"):
+        len(ps.from_videos(tmp_path / "a.avi"))
+
+
+def test_two_readers_of_one_film_do_not_disturb_each_other(tmp_path):
+    path = written(tmp_path / "a.mp4", 12)
+    frames = decoded(path)
+    left, right = iter(ps.from_videos(path)), iter(ps.from_videos(path).skip(5))
+    for number, (a, b) in enumerate(itertools.islice(zip(left, right, strict=False), 7)):
+        assert (a["frame"] == frames[number]).all()
+        assert (b["frame"] == frames[number + 5]).all()
+
+
+def test_pictures_of_an_unknown_kind_are_an_error(tmp_path):
+    path = written(tmp_path / "a.mp4", 3)
+    path.write_bytes(path.read_bytes().replace(b"avc1", b"xxxx"))
+    with pytest.raises(ps.SourceError, match=r"a\.mp4"):
+        ps.from_videos(path)
