@@ -1,5 +1,6 @@
 """Arguments that a function does not have: what the error says, and what passes untouched."""
 
+import functools
 import inspect
 import pickle
 import pydoc
@@ -177,12 +178,17 @@ def test_signatures_are_those_that_were_written() -> None:
         ("to_jax", "adapters.jax", "jax", "[jax]'."),
         ("to_tf", "adapters.tf", "tensorflow", "[tensorflow]'."),
         ("from_tf", "sources.tf", "tensorflow", "[tensorflow]'."),
+        ("from_zarr", "formats.zarr", "zarr", "[zarr]'."),
+        ("from_xarray", "formats.xarray", "xarray", "[xarray]'."),
+        ("from_nifti", "formats.nifti", "nibabel.nifti1", "[nifti]'."),
     ],
 )
 def test_a_framework_that_is_missing_is_named_with_its_cure(call, adapter, lacks, cure, monkeypatch):
     monkeypatch.delitem(sys.modules, f"penstock.{adapter}", raising=False)
     monkeypatch.setitem(sys.modules, lacks, None)  # as if it were not installed
-    function = (lambda: ps.from_tf(None)) if call == "from_tf" else getattr(ps.range(4).batch(2), call)
+    function = getattr(ps.range(4).batch(2), call, None)
+    if call.startswith("from_"):
+        function = functools.partial(getattr(ps, call), *[None] * (2 if call == "from_xarray" else 1))
     with pytest.raises(ModuleNotFoundError) as caught:
         function()
     assert str(caught.value).startswith(f"{call}() needs {lacks}: pip install 'penstock{cure}")

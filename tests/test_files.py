@@ -24,6 +24,7 @@ CONSTRUCTORS: dict[str, Callable[[str], Any]] = {
     "from_text": ps.from_text,
     "from_files": lambda path: ps.from_files(path)[0],
     "from_files(labels)": lambda path: ps.from_files([__file__], labels=path),
+    "from_nifti": lambda path: pytest.importorskip("nibabel") and ps.from_nifti(path),
     "decode": ps.image.decode,
     "replay": lambda path: list(ps.replay(path, ps.range(3))),
 }

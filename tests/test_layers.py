@@ -108,7 +108,9 @@ OPTIONAL = {
     "torch": ("adapters/torch.py", "adapters/_torch_device.py", "adapters/keras.py"),
     "jax": ("adapters/jax.py", "adapters/keras.py"),
     "h5py": ("sources/hdf5.py", "sources/_hdf5files.py", "commands/_recognise.py"),
-    "zarr": ("sources/zarr.py", "commands/_recognise.py"),
+    "zarr": ("sources/zarr.py", "formats/zarr.py", "commands/_recognise.py"),
+    "xarray": ("formats/xarray.py",),
+    "nibabel": ("formats/nifti.py",),
     "datasets": ("formats/huggingface.py",),
     "pyarrow": (
         "formats/huggingface.py",

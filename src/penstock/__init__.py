@@ -110,6 +110,7 @@ if _typing.TYPE_CHECKING:  # at run time `__getattr__` imports these when they a
         write_tfrecord as write_tfrecord,
     )
     from penstock.formats._repack import repack as repack
+    from penstock.formats._volumes import from_nifti as from_nifti, from_xarray as from_xarray, from_zarr as from_zarr
     from penstock.formats.arrayrecord import from_arrayrecord as from_arrayrecord
     from penstock.formats.cifar import from_cifar as from_cifar
     from penstock.formats.csr import from_csr as from_csr, from_h5ad as from_h5ad

@@ -81,6 +81,11 @@ def write_lance(path: str) -> None:
     lance.write_dataset(pa.table({"x": [0.5, 1.5, 2.5], "name": ["a", "b", "c"]}), path)
 
 
+def write_volume(path: str) -> None:
+    nibabel = pytest.importorskip("nibabel")
+    nibabel.save(nibabel.Nifti1Image(np.ones((4, 3, 2), "int16"), np.eye(4)), path)
+
+
 def write_arrays(path: str) -> None:
     os.mkdir(path)
     np.save(f"{path}/x.npy", np.zeros((5, 3)))
@@ -108,6 +113,8 @@ FORMATS = {
     "a.npy": (lambda path: np.save(path, np.ones((7, 2))), "a NumPy array", 7, "(2,) float64"),
     "a.h5": (write_hdf5, "an HDF5 file", 6, "{'x': (4, 4) uint8, 'y': () int64}"),
     "a.zarr": (write_zarr, "a Zarr store", 6, "{'x': (4,) float32, 'y': () int64}"),
+    "a.nii": (write_volume, "a NIfTI volume", 1, "(4, 3, 2) float32"),
+    "a.nii.gz": (write_volume, "a NIfTI volume", 1, "(4, 3, 2) float32"),
     "a.parquet": (write_table, "Parquet", 3, "{'x': () float64, 'name': () text}"),
     "a.arrow": (write_table, "Arrow", 3, "{'x': () float64, 'name': () text}"),
     "a.tar": (

@@ -33,7 +33,7 @@ PAGES = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.
 OTHER_PAGES = [*sorted((ROOT / "design").glob("*.md")), ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
 # Extras that the fast set has installed.
-FORMATS = {"arrayrecord", "hdf5", "image", "parquet", "remote", "tfrecord", "zarr"}
+FORMATS = {"arrayrecord", "hdf5", "image", "nifti", "parquet", "remote", "tfrecord", "xarray", "zarr"}
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w+-]*)[^`]*$")
 NOT_RUN = re.compile(r"^ *<!-- *not run(?:: *(?P<reason>.*?))? *-->\s*$")

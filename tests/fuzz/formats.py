@@ -156,14 +156,6 @@ def _zarr(version: int, **options: Any) -> Make:
     return make
 
 
-def _open_zarr(folder: Path) -> ps.Dataset:
-    import zarr
-
-    with other_library():
-        array = zarr.open_array(str(folder / "array.zarr"), mode="r")
-    return ps.from_arrays(array)
-
-
 def _sparse() -> dict[str, Any]:
     places = [np.flatnonzero(row) for row in X]
     return {
@@ -206,10 +198,46 @@ H5AD = Format(
 
 ZARR = Format(
     {"2": _zarr(2), "3": _zarr(3), "plain": _zarr(3, compressors=None)},
-    _open_zarr,
+    lambda folder: ps.from_zarr(folder / "array.zarr"),
     files=("array.zarr/**/*", "array.zarr/.z*"),
     needs=("zarr",),
 )
+
+
+def _nifti(name: str, kind: str = "Nifti1Image") -> Make:
+    def make(folder: Path) -> None:
+        import nibabel
+
+        for number in range(3):
+            volume = np.arange(24, dtype="int16").reshape(2, 3, 4) + number
+            getattr(nibabel, kind)(volume, np.eye(4)).to_filename(folder / name.format(number))
+
+    return make
+
+
+NIFTI = Format(
+    {"1": _nifti("{}.nii"), "2": _nifti("{}.nii", "Nifti2Image"), "gzip": _nifti("{}.nii.gz")},
+    lambda folder: ps.from_nifti(str(folder / "*.nii*"), affine=True),
+    needs=("nibabel",),
+)
+
+
+def _netcdf(folder: Path) -> None:
+    import xarray
+
+    xarray.Dataset({"x": (("t", "y"), X)}).to_netcdf(folder / "x.nc", engine="scipy")
+
+
+def _open_netcdf(folder: Path) -> ps.Dataset:
+    import xarray
+
+    with other_library():
+        data = xarray.open_dataset(folder / "x.nc", engine="scipy")
+        data.isel(t=[0]).load()
+    return ps.from_xarray(data, "t")
+
+
+NETCDF = Format({"3": _netcdf}, _open_netcdf, needs=("xarray", "scipy"), has_names=False)
 
 # ---------------------------------------------------------------------------------------------- records
 
@@ -806,6 +834,8 @@ FORMATS: dict[str, Format] = {
     "zarr": ZARR,
     "sparse": SPARSE,
     "h5ad": H5AD,
+    "nifti": NIFTI,
+    "netcdf": NETCDF,
     "tfrecord": TFRECORD,
     "examples": EXAMPLES,
     "tar": TAR,

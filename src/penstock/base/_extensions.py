@@ -46,6 +46,7 @@ OWN: Final[Mapping[str, Mapping[str, str]]] = {
     SOURCES: {name: f"penstock.formats._records:{name}" for name in _RECORDS}
     | {f"from_{name}": f"penstock.formats.{name}:from_{name}" for name in _FORMATS}
     | {name: f"penstock.formats.csr:{name}" for name in ("from_csr", "from_h5ad")}
+    | {name: f"penstock.formats._volumes:{name}" for name in ("from_nifti", "from_xarray", "from_zarr")}
     | {"from_etlcdb": "penstock.formats._records:from_etlcdb", "repack": "penstock.formats._repack:repack"},
     OBJECTS: {"datasets": "penstock.formats._records:source_of"},
     EXECUTORS: {"ray": "penstock.ray._kind:KIND"},

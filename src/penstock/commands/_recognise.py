@@ -33,6 +33,8 @@ _FORMATS: Final = (  # the place of the first bytes, these bytes, a name, a cons
     (0, b"FEA1", "Arrow", "from_arrow"),
     (0, b"\xff\xff\xff\xff", "Arrow", "from_arrow"),
     (257, b"ustar", "a tar shard", "from_tar"),
+    (344, b"n+1\0", "a NIfTI volume", "from_nifti"),
+    (4, b"n+2\0", "a NIfTI volume", "from_nifti"),
     (0, b"MMIDIDX\0\0", "an index of a corpus of Megatron", "from_megatron"),
     (0, b"\0\0\x08\1", "an idx file, as of MNIST", "from_idx"),
     (0, b"\0\0\x08\3", "an idx file, as of MNIST", "from_idx"),
@@ -141,6 +143,8 @@ def _by_content(first: File, head: bytes, name: str, target: str) -> Found:
     for offset, magic, what, constructor in _FORMATS:
         if head.startswith(magic, offset):
             return _made(what, constructor, target)
+    if head.startswith(b"\x1f\x8b") and first.name.endswith(".nii.gz"):
+        return _made("a NIfTI volume", "from_nifti", target)
     if head.startswith(b"\x89HDF\r\n\x1a\n") and first.is_local:
         return _store("h5py", name)
     if (found := _tfrecord(first, target)) is not None:

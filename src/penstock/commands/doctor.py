@@ -29,6 +29,8 @@ FRAMEWORKS: Final = ("tensorflow", "tensorflow-cpu", "torch", "jax", "keras")
 LIBRARIES: Final = {
     "h5py": "hdf5",
     "zarr": "zarr",
+    "xarray": "xarray",
+    "nibabel": "nifti",
     "pyarrow": "parquet",
     "google-crc32c": "tfrecord",
     "datasets": "huggingface",

@@ -105,7 +105,7 @@ def patched(node: Node, shape: Any, stride: Any, axes: Any) -> Node:
     if not isinstance(node, SourceNode) or not isinstance(spec, ArraySpec) or None in spec.shape:
         raise ArgumentError(
             f"patches() reads parts of arrays, so it comes directly after from_npy(), from_arrays(), from_hdf5() and "
-            f"the like, and not after {node.label}. Put other steps behind it."
+            f"the like, and not after {node.label}. Put other steps behind it.{_cure(node)}"
         )
     whole = (len(node.data), *(size for size in spec.shape if size is not None))
     sizes = _integers("shape", shape)
@@ -131,10 +131,20 @@ def patched(node: Node, shape: Any, stride: Any, axes: Any) -> Node:
     if data is None:
         raise ArgumentError(
             f"patches({text}): parts of {node.label} cannot be read alone. It takes arrays in memory, .npy files in C "
-            "order, and arrays of HDF5 and Zarr."
+            "order, arrays of HDF5, Zarr and xarray, and volumes of NIfTI."
         )
     strides = tuple(step_of.get(axis, 1) for axis in range(len(whole)))
     return Patches(SourceNode(data, node.name), all_sizes, strides, whole, text)
+
+
+def _cure(node: Node) -> str:
+    """The remedy for elements of different shapes, or with several leaves."""
+    if not isinstance(node, SourceNode):
+        return ""
+    spec = node.data.element_spec
+    if not isinstance(spec, ArraySpec):
+        return " Its elements are no single arrays."
+    return f" Its elements have different shapes, {spec}: concatenate() the patches of data of one shape each."
 
 
 def _integers(name: str, value: Any, least: int = 1) -> tuple[int, ...]:

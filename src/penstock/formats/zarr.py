@@ -1,0 +1,88 @@
+"""The arrays of a Zarr store, by their paths in it."""
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import zarr
+from zarr.storage import LocalStore, ZipStore
+
+from penstock.base._errors import ArgumentError, ArgumentTypeError, PenstockError, SourceError, home_cure, no_path
+from penstock.base._files import require_file
+from penstock.base._tree import Tree
+from penstock.sources._remote import is_remote
+from penstock.sources.arrays import require_rows
+from penstock.sources.zarr import ZarrSource, is_text
+
+
+def selected(path: Any, names: str | Iterable[str] | None, storage_options: dict[str, Any] | None) -> Tree:
+    """The sources of arrays, as a dict by their paths; of one name, or of a store that is an array, its source.
+
+    Raises:
+        ArgumentError: There is no such array, or numbers of rows differ.
+        ArgumentTypeError: The path or names are no text.
+        SourceError: There is no store, or it is damaged.
+    """
+    store, name = _opened(path, storage_options)
+    if isinstance(store, zarr.Array):
+        if names is not None:
+            raise ArgumentError(f"from_zarr(names=...) chooses arrays of a group, and {name} is one array.")
+        return _source(store, name)
+    try:
+        found = {key: each for key, each in sorted(store.members(max_depth=None)) if isinstance(each, zarr.Array)}
+    except Exception as error:  # stores and codecs raise exceptions of any type
+        raise SourceError(f"{name} cannot be read: {error}. It is damaged; write it again.") from error
+    if not found and names is None:
+        raise SourceError(f"{name} has no arrays.")
+    wanted = list(found) if names is None else [names] if isinstance(names, str) else list(names)
+    sources = {}
+    for each in wanted:
+        if not isinstance(each, str):
+            raise ArgumentTypeError(f"from_zarr(names=) has the paths of arrays in the store, as text, got {each!r}.")
+        if (key := each.strip("/")) not in found:
+            inner = [other for other in found if other.startswith(f"{key}/")]
+            fact = f"is a group, with {inner}" if inner else f"is no array in it; it has {list(found)}"
+            raise ArgumentError(f"from_zarr(): {name} was asked for {each!r}, which {fact}.")
+        sources[each] = _source(found[key], f"{name}/{key}")
+    if len({len(each) for each in sources.values()}) > 1:
+        counts = ", ".join(f"{key!r}: {len(each):,}" for key, each in sources.items())
+        raise ArgumentError(
+            f"from_zarr() puts rows side by side, and the arrays of {name} have different numbers of them: {counts}. "
+            "Name those of one length with names=[...]."
+        )
+    return sources[names] if isinstance(names, str) else sources
+
+
+def _opened(path: Any, storage_options: dict[str, Any] | None) -> tuple[Any, str]:
+    """The group or array, and its name in messages."""
+    if isinstance(path, (zarr.Group, zarr.Array)):
+        return path, f"{path.store}/{path.path}".rstrip("/")
+    if not isinstance(path, (str, os.PathLike)):
+        raise ArgumentTypeError(f"from_zarr() needs a path, or an open group, got {no_path(path)}")
+    name = os.fspath(path)
+    try:
+        if is_remote(name):
+            return zarr.open(name, mode="r", storage_options=storage_options), name
+        name = os.path.abspath(name)
+        if os.path.isdir(name):
+            return zarr.open(LocalStore(name, read_only=True), mode="r"), name
+        require_file(name)
+        return zarr.open(ZipStore(name, mode="r"), mode="r"), name
+    except PenstockError:
+        raise
+    except Exception as error:  # stores raise exceptions of any type
+        raise SourceError(
+            f"{name} cannot be opened as a Zarr store: {str(error).rstrip('.') or type(error).__name__}."
+            f"{home_cure(os.fspath(path))}"
+        ) from error
+
+
+def _source(array: Any, name: str) -> ZarrSource:
+    try:
+        require_rows(array, array, "", is_text=is_text(array))
+        return ZarrSource(array)
+    except PenstockError as error:
+        error.add_note(f"The array is {name}.")
+        raise
+    except Exception as error:  # metadata that zarr accepts, and no array can have
+        raise SourceError(f"{name} cannot be read: {error}. It is damaged; write it again.") from error

@@ -1,0 +1,215 @@
+import gzip
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.base._retries import RetryBudget, reading_with
+from penstock.testing import SourceTests
+
+nibabel = pytest.importorskip("nibabel")
+
+VOLUMES = np.random.default_rng(0).integers(-900, 900, (5, 7, 6, 4)).astype("int16")
+AFFINE = np.array([[2, 0, 0, -5], [0, 3, 0, 6], [0, 0, 4, 7], [0, 0, 0, 1.0]])
+
+
+def save(path, array, *, kind=nibabel.Nifti1Image, slope=None, dtype=None):
+    image = kind(array, AFFINE)
+    image.set_data_dtype(dtype or array.dtype)
+    if slope:
+        image.header.set_slope_inter(*slope)
+    nibabel.save(image, path)
+    return path
+
+
+@pytest.fixture
+def scans(tmp_path):
+    """Five files: plain, compressed, scaled, big-endian NIfTI-2, and a pair."""
+    big = nibabel.Nifti2Image(VOLUMES[3], AFFINE, nibabel.Nifti2Header(endianness=">"))
+    save(tmp_path / "0.nii", VOLUMES[0])
+    save(tmp_path / "1.nii.gz", VOLUMES[1])
+    save(tmp_path / "2.nii", VOLUMES[2].astype("float64") / 3, dtype="int16")
+    nibabel.save(big, tmp_path / "3.nii")
+    save(tmp_path / "4.img", VOLUMES[4], kind=nibabel.Nifti1Pair)
+    return [tmp_path / name for name in ("0.nii", "1.nii.gz", "2.nii", "3.nii", "4.img")]
+
+
+def values(path, dtype=np.float32):
+    return nibabel.load(path).get_fdata(dtype=dtype)
+
+
+class TestVolumes(SourceTests):
+    @pytest.fixture(params=["volumes", "shapes", "fields"])
+    def kind(self, request):
+        return request.param
+
+    @pytest.fixture
+    def source(self, kind, scans, tmp_path):
+        if kind == "shapes":
+            save(tmp_path / "0.nii", np.ones((2, 6, 4), "int16"))
+        options = {"affine": True, "header": True} if kind == "fields" else {}
+        return ps.from_nifti(scans[:3] + scans[4:], **options)._node.data
+
+    @pytest.fixture
+    def expected(self, kind, source, scans):
+        scans = scans[:3] + scans[4:]
+        found = [values(path) for path in scans]
+        if kind != "fields":
+            return found if kind == "shapes" else np.stack(found)
+        headers = np.array([nibabel.load(path).header.structarr.copy() for path in scans])
+        return {"volume": np.stack(found), "affine": np.stack([AFFINE] * 4), "header": headers}
+
+
+def test_values_are_those_of_nibabel(scans):
+    for dtype in ("float32", "float64"):
+        for path, found in zip(scans, ps.from_nifti(scans, dtype=dtype), strict=True):
+            assert found.dtype == dtype
+            assert np.array_equal(found, values(path, np.dtype(dtype)))
+    for path in scans:
+        want = np.asarray(nibabel.load(path).dataobj)
+        found = ps.from_nifti(path, dtype=None)[0]
+        assert found.dtype == want.dtype.newbyteorder("=")
+        assert np.array_equal(found, want)
+    assert ps.from_nifti(scans, dtype=None).element_spec == ps.ArraySpec((7, 6, 4), "float64")  # one is scaled
+    element = ps.from_nifti(scans[3], affine=True, header=True)[0]
+    assert np.array_equal(element["affine"], AFFINE)
+    assert element["header"]["dim"][1:4].tolist() == [7, 6, 4]
+
+
+def test_shapes_that_differ_are_none_in_the_spec(scans, tmp_path):
+    save(tmp_path / "0.nii", np.ones((9, 6, 4), "int16"))
+    ds = ps.from_nifti(str(tmp_path / "[01].nii*"))
+    assert str(ds) == "from_nifti(0.nii and 1 more): 2 elements, (None, 6, 4) float32, random"
+    with ds.padded_batch(2).loader("threads") as loader:
+        assert next(iter(loader)).shape == (2, 9, 6, 4)
+    with pytest.raises(ps.ArgumentError, match=r"have different shapes, \(None, 6, 4\) float32: concatenate\(\) the"):
+        ds.patches((2, 2), axes=(1, 2))
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+def test_patches_are_parts_of_volumes(scans, executor):
+    scans = [scans[0], *scans[2:]]
+    want = np.stack([values(path) for path in scans])
+    ds = ps.from_nifti(scans).patches((3, 2, 4), stride=(2, 2, 1), axes=(1, 2, 3))
+    assert len(ds) == 4 * 3 * 3
+    with ds.shuffle(1).batch(5).loader(executor) as loader:
+        found = sorted(patch.tobytes() for batch in loader for patch in batch)
+    places = [(n, x, y) for n in range(4) for x in (0, 2, 4) for y in (0, 2, 4)]
+    assert found == sorted(want[n, x : x + 3, y : y + 2].tobytes() for n, x, y in places)
+    assert np.array_equal(ps.from_nifti(scans).patches((2, 7))[1], want[2:])
+
+
+def test_patches_read_little(tmp_path, monkeypatch):
+    from penstock.formats import nifti
+
+    read, pread = [], nifti.os.pread
+    path = save(tmp_path / "large.nii", np.zeros((64, 64, 32), "int16"))
+    ds = ps.from_nifti(path).patches((8, 8, 4), axes=(1, 2, 3))
+    monkeypatch.setattr(nifti.os, "pread", lambda fd, count, at: read.append(count) or pread(fd, count, at))
+    ds[11]
+    assert read == [(7 * 64 + 8) * 2] * 4
+
+
+def test_compressed_volumes_have_no_patches(scans):
+    with pytest.raises(ps.ArgumentError, match=r"1\.nii\.gz is compressed, so parts of it cannot be read alone\. Wri"):
+        ps.from_nifti(scans).patches((2, 2), axes=(1, 2))
+    with pytest.raises(ps.ArgumentError, match=r"not after from_nifti.* Its elements are no single arrays\."):
+        ps.from_nifti(scans[0], affine=True).patches((2, 2), axes=(1, 2))
+
+
+@pytest.mark.slow
+def test_worker_processes_read_the_same(scans, workers_stay):
+    with ps.from_nifti(scans).batch(2).loader("processes", workers=1) as loader:
+        found = np.concatenate([batch.copy() for batch in loader])
+    assert np.array_equal(found, np.stack([values(path) for path in scans]))
+
+
+DAMAGES = {
+    "cut": (lambda data: data[:-1], r"0\.nii has 687 bytes, and its header says \(7, 6, 4\) of int16 from byte 352 on"),
+    "a part of a header": (lambda data: data[:200], r"0\.nii is no NIfTI file"),
+    "empty": (lambda data: b"", r"0\.nii is no NIfTI file"),
+    "zeros": (lambda data: bytes(len(data)), r"0\.nii is no NIfTI file"),
+    "large": (lambda data: data[:42] + struct.pack("<h", 32767) + data[44:], r"header says \(32767, 6, 4\) of int16"),
+    "below zero": (lambda data: data[:42] + struct.pack("<h", -3) + data[44:], r"0\.nii"),
+    "no type": (lambda data: data[:70] + struct.pack("<h", 999) + data[72:], r"0\.nii is no NIfTI file, or is damaged"),
+    "nowhere": (lambda data: data[:108] + struct.pack("<f", np.nan) + data[112:], r"0\.nii is no NIfTI file, or is d"),
+    "far away": (lambda data: data[:108] + struct.pack("<f", 1e9) + data[112:], r"from byte 1,000,000,000 on"),
+}
+
+
+@pytest.mark.parametrize(("damage", "text"), DAMAGES.values(), ids=list(DAMAGES))
+def test_damaged_files_are_named(scans, damage, text):
+    scans[0].write_bytes(damage(scans[0].read_bytes()))
+    with pytest.raises(ps.SourceError, match=text):
+        ps.from_nifti(scans)
+
+
+def test_damage_of_compressed_values_is_told_at_the_read(scans):
+    data = gzip.decompress(scans[1].read_bytes())
+    scans[1].write_bytes(gzip.compress(data[:-9]))
+    with pytest.raises(ps.SourceError, match=r"1\.nii\.gz \(element 1\) cannot be read: .*damaged, or was not written"):
+        ps.from_nifti(scans)[1]
+    scans[1].write_bytes(gzip.compress(data[:42] + struct.pack("<3h", 32767, 32767, 99) + data[48:]))
+    with pytest.raises(ps.SourceError, match=r"1\.nii\.gz has \d+ bytes, and its header says \(32767, 32767, 99\) of"):
+        ps.from_nifti(scans)
+
+
+def test_a_file_that_changes_is_told(scans):
+    ds = ps.from_nifti(scans)
+    tiles = ps.from_nifti(scans[0]).patches((2, 2), axes=(1, 2))
+    assert tiles[0].shape == (2, 2, 4)
+    save(scans[0], np.ones((7, 6, 5), "int16"))
+    for each in (ds, tiles):
+        with pytest.raises(
+            ps.SourceError, match=r"0\.nii \(element 0\) is \(7, 6, 5\) now; it was \(7, 6, 4\) float32"
+        ):
+            each[0]
+    Path(scans[0]).unlink()
+    with pytest.raises(ps.SourceError, match=r"0\.nii cannot be read: No such file"):
+        ds[0]
+
+
+def test_a_volume_above_the_limit_is_refused_before_it_is_read(scans):
+    ds = ps.from_nifti(scans)
+    with (
+        reading_with(RetryBudget(room_nbytes=1000)),
+        pytest.raises(
+            ps.SourceError, match=r"0\.nii \(element 0\) takes 1008 bytes while it is read, above the 1000 b"
+        ),
+    ):
+        ds[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "error", "text"),
+    [
+        (["0.nii", "4d.nii"], {}, ps.SpecError, r"4d\.nii has other axes than .*0\.nii: \(7, 6, 4, 2\), \(7, 6, 4\)"),
+        (["0.nii", "3.nii"], {"header": True}, ps.SpecError, r"3\.nii has other fields in the header than"),
+        (
+            ["2.nii"],
+            {"dtype": "int16"},
+            ps.SpecError,
+            r"2\.nii has values of float64, which it cannot hold\. dtype=None",
+        ),
+        (["colours.nii"], {}, ps.SpecError, r"colours\.nii has values of .*which it cannot hold"),
+        ([], {}, ps.ArgumentError, r"from_nifti\(\) got no files"),
+        (["0.nii"], {"dtype": "no"}, ps.ArgumentTypeError, r"from_nifti\(dtype=\) is a dtype or None, got 'no'"),
+        (["0.nii"], {"affine": 1}, ps.ArgumentTypeError, r"from_nifti\(affine=\) takes True or False, got 1\."),
+        (5, {}, ps.ArgumentTypeError, r"from_nifti\(\) needs paths, got an int"),
+        (
+            ["https://host/a.nii"],
+            {},
+            ps.ArgumentError,
+            r"reads files of this machine, and https://host/a\.nii is a URL",
+        ),
+        (["gone.nii"], {}, ps.SourceError, r"gone\.nii cannot be read: No such file"),
+    ],
+)
+def test_what_does_not_fit_is_refused(scans, tmp_path, monkeypatch, given, options, error, text):
+    monkeypatch.chdir(tmp_path)
+    save(tmp_path / "4d.nii", np.zeros((7, 6, 4, 2), "int16"))
+    save(tmp_path / "colours.nii", np.zeros((7, 6, 4), [("R", "u1"), ("G", "u1"), ("B", "u1")]))
+    with pytest.raises(error, match=text):
+        ps.from_nifti(given, **options)

@@ -1,0 +1,94 @@
+import shutil
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.testing import SourceTests
+
+zarr = pytest.importorskip("zarr")
+
+X = np.arange(66, dtype="f4").reshape(11, 6)
+
+
+@pytest.fixture(params=[2, 3])
+def store(request, tmp_path):
+    group = zarr.open_group(tmp_path / "pairs.zarr", mode="w", zarr_format=request.param)
+    group.create_array("x", data=X, chunks=(4, 3))
+    group.create_array("labels/y", data=np.arange(11))
+    return tmp_path / "pairs.zarr"
+
+
+class TestZarrStore(SourceTests):
+    @pytest.fixture
+    def source(self, store):
+        return ps.from_zarr(store, "x")._node.data
+
+    @pytest.fixture
+    def expected(self):
+        return X
+
+
+def test_elements_are_rows_of_all_arrays(store):
+    ds = ps.from_zarr(store)
+    assert ds.element_spec == {"labels/y": ps.ArraySpec((), "int64"), "x": ps.ArraySpec((6,), "f4")}
+    with ds.shuffle(1).batch(4).loader("threads") as loader:
+        for batch in loader:
+            assert np.array_equal(batch["x"], X[batch["labels/y"]])
+    assert np.array_equal(ps.from_zarr(str(store), ["x"])[3]["x"], X[3])
+    assert np.array_equal(ps.from_zarr(store / "x")[3], X[3])
+    assert ps.from_zarr(zarr.open_group(store, mode="r"), "labels/y")[3] == 3
+    assert np.array_equal(ps.from_zarr(store, "x").patches((4, 3))[3], X[4:8, 3:])
+
+
+def test_a_zip_and_a_url_are_stores_too(store, tmp_path):
+    shutil.make_archive(str(tmp_path / "pairs"), "zip", store)
+    assert np.array_equal(ps.from_zarr(tmp_path / "pairs.zip", "x")[3], X[3])
+    pytest.importorskip("fsspec").filesystem("memory").put(f"{store}/", f"{tmp_path}/pairs.zarr", recursive=True)
+    ds = ps.from_zarr(f"memory:/{tmp_path}/pairs.zarr")
+    assert np.array_equal(ds[3]["x"], X[3])
+
+
+@pytest.mark.parametrize(
+    ("names", "error", "text"),
+    [
+        (
+            "z",
+            ps.ArgumentError,
+            r"pairs\.zarr was asked for 'z', which is no array in it; it has \['labels/y', 'short', 'single', 'x'\]",
+        ),
+        ("labels", ps.ArgumentError, r"was asked for 'labels', which is a group, with \['labels/y'\]"),
+        ([3], ps.ArgumentTypeError, r"from_zarr\(names=\) has the paths of arrays in the store, as text, got 3"),
+        (
+            ["x", "short"],
+            ps.ArgumentError,
+            r"arrays of .*pairs\.zarr have different numbers of them: 'x': 11, 'short': 2",
+        ),
+        ("single", ps.ArgumentTypeError, r"from_arrays\(\) got the single value"),
+    ],
+)
+def test_names_that_do_not_fit_are_refused(store, names, error, text):
+    group = zarr.open_group(store)
+    group.create_array("short", data=np.arange(2))
+    group.create_array("single", data=np.array(2))
+    with pytest.raises(error, match=text):
+        ps.from_zarr(store, names)
+
+
+def test_what_is_no_store_is_named(store, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_bytes(b"no zip")
+    for name in ("gone", "empty", "file"):
+        with pytest.raises(ps.SourceError, match=rf"/{name} cannot be opened as a Zarr store: ."):
+            ps.from_zarr(tmp_path / name)
+    with pytest.raises(ps.ArgumentError, match=r"names=\.\.\.\) chooses arrays of a group, and .*/x is one array"):
+        ps.from_zarr(store / "x", "y")
+    with pytest.raises(ps.ArgumentTypeError, match=r"from_zarr\(\) needs a path, or an open group, got an int"):
+        ps.from_zarr(5)
+    zarr.open_group(tmp_path / "none.zarr", mode="w")
+    with pytest.raises(ps.SourceError, match=r"none\.zarr has no arrays\."):
+        ps.from_zarr(tmp_path / "none.zarr")
+    for path in (store / "x").glob("*arr*"):
+        path.write_text("{")
+    with pytest.raises(ps.SourceError, match=r"pairs\.zarr"):
+        ps.from_zarr(store)
