@@ -16,6 +16,7 @@ CONSTRUCTORS: dict[str, Callable[[str], Any]] = {
     "from_hdf5": ps.from_hdf5,
     "from_image_files": lambda path: ps.from_image_files(path)[0],
     "from_tfrecord": ps.from_tfrecord,
+    "from_arrayrecord": ps.from_arrayrecord,
     "from_tar": ps.from_tar,
     "from_parquet": ps.from_parquet,
     "from_arrow": ps.from_arrow,

@@ -8,11 +8,15 @@ import pytest
 import penstock as ps
 from penstock.testing import SourceTests
 
-lance = pytest.importorskip("lance")  # takes a second
-import pyarrow as pa  # noqa: E402
-
 pytestmark = pytest.mark.slow
 COUNT = 23
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _libraries():
+    """Imports them here, because that takes a second, and the fast set reads this file too."""
+    global lance, pa
+    lance, pa = pytest.importorskip("lance"), pytest.importorskip("pyarrow")
 
 
 def table(count=COUNT):

@@ -33,6 +33,8 @@ LIBRARIES: Final = {
     "nibabel": "nifti",
     "pyarrow": "parquet",
     "google-crc32c": "tfrecord",
+    "array_record": "arrayrecord",
+    "pylance": "lance",
     "datasets": "huggingface",
     "fsspec": "remote",
     "opencv-python-headless": "image",
