@@ -15,6 +15,7 @@ from penstock import cli
 from penstock.commands.inspect import _leaves
 from penstock.formats._features import encoded
 from tests.formats import test_mds as mds
+from tests.formats import test_videos as videos
 
 
 @pytest.fixture(autouse=True)
@@ -146,6 +147,18 @@ FORMATS = {
         "ArrayRecord, of Examples",
         3,
         "{'x': () int64}",
+    ),
+    "a.mp4": (
+        lambda path: videos.written(path, 3),
+        "a film, MP4 or MOV",
+        3,
+        "{'frame': (48, 64, 3) uint8, 'time': () float64, 'video': () int64}",
+    ),
+    "a.webm": (
+        lambda path: videos.written(path, 3, "libvpx-vp9"),
+        "a film, Matroska or WebM",
+        3,
+        "{'frame': (48, 64, 3) uint8, 'time': () float64, 'video': () int64}",
     ),
     "mds": (write_mds, "a folder of MosaicML Streaming (MDS)", 5, "{'x': () int64, 's': () text}"),
     "mds/index.json": (

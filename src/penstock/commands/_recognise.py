@@ -22,7 +22,7 @@ from penstock.sources._remote import is_remote
 IMAGE_SIZE: Final = (256, 256)
 """The size of resized images, as Keras's default."""
 _KNOWN: Final = (
-    "penstock reads .npy, HDF5, Zarr, TFRecord, tar shards, Parquet, Arrow, ArrayRecord, MDS, Lance, images, folders "
+    "penstock reads .npy, HDF5, Zarr, TFRecord, tar shards, Parquet, Arrow, ArrayRecord, MDS, Lance, images, films, folders "
     "of these, and the ETL Character Database. Read another format with ps.from_source(a list).map(fn) or "
     "ps.from_generator(fn)."
 )
@@ -43,6 +43,8 @@ _FORMATS: Final = (  # the place of the first bytes, these bytes, a name, a cons
     (0, b"GIF8", "a GIF image", "from_image_files"),
     (0, b"BM", "a BMP image", "from_image_files"),
     (8, b"WEBP", "a WebP image", "from_image_files"),
+    (4, b"ftyp", "a film, MP4 or MOV", "from_videos"),
+    (0, b"\x1aE\xdf\xa3", "a film, Matroska or WebM", "from_videos"),
 )
 _REMEDIES: Final = (
     (rb"PK\x03\x04", "an archive", "Save the arrays of an .npz by themselves, with np.save. "),
