@@ -14,8 +14,7 @@ import penstock as ps
 from penstock import cli
 from penstock.commands.inspect import _leaves
 from penstock.formats._features import encoded
-from tests.formats import test_mds as mds
-from tests.formats import test_videos as videos
+from tests.formats import test_mds as mds, test_videos as videos
 
 
 @pytest.fixture(autouse=True)

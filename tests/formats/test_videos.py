@@ -117,7 +117,9 @@ def test_every_executor_gives_the_same_frames_and_resumes(executor, tmp_path, wo
 def test_threads_share_an_open_source_and_few_decoders_wait(tmp_path):
     paths = [written(tmp_path / f"{number}.mp4", 5, first=10 * number) for number in range(12)]
     frames = np.concatenate([decoded(path) for path in paths])
-    opened, wrong = ps.from_videos(paths)._node.data.selected(["frame"]).open(), []
+    source = ps.from_videos(paths)._node.data.selected(["frame"]).with_cache_limit(8 * 20 * HEIGHT * WIDTH * 3 // 2)
+    opened, wrong = source.open(), []
+    assert source.kept_nbytes == 8 * 20 * HEIGHT * WIDTH * 3 // 2
 
     def read(seed):
         for order in np.random.default_rng(seed).integers(0, 60, (10, 6)):

@@ -22,8 +22,8 @@ from penstock.sources._remote import is_remote
 IMAGE_SIZE: Final = (256, 256)
 """The size of resized images, as Keras's default."""
 _KNOWN: Final = (
-    "penstock reads .npy, HDF5, Zarr, TFRecord, tar shards, Parquet, Arrow, ArrayRecord, MDS, Lance, images, films, folders "
-    "of these, and the ETL Character Database. Read another format with ps.from_source(a list).map(fn) or "
+    "penstock reads .npy, HDF5, Zarr, TFRecord, tar shards, Parquet, Arrow, ArrayRecord, MDS, Lance, images, films, "
+    "folders of these, and the ETL Character Database. Read another format with ps.from_source(a list).map(fn) or "
     "ps.from_generator(fn)."
 )
 _FORMATS: Final = (  # the place of the first bytes, these bytes, a name, a constructor

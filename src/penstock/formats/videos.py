@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, NamedTuple, final
 
@@ -32,8 +32,9 @@ from penstock.sources._openfile import File, FilesSource, bounds_of, by_part, fo
 
 _FORMATS: Final = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,flv,ogg,asf"
 """Containers. Others, such as playlists, name files and addresses that FFmpeg would open."""
-_IDLE_COUNT: Final = 8
-"""Decoders that wait for the next frames of their files."""
+_IDLE_NBYTES: Final = 64 << 20
+_IDLE_COUNTS: Final = (4, 128)
+"""Decoders that wait for the next frames of their files: as many as fit into these bytes, between these numbers."""
 _FRAMES_OF_DECODER: Final = 20
 """Frames that a decoder holds at most: 16 that others refer to, and those under way."""
 _MOST_PIXELS: Final = 1 << 27
@@ -65,8 +66,8 @@ def from_videos(
     frequent: `ffmpeg -i a.mp4 -g 8 b.mp4`. Order in a file costs nothing more: `shuffle(window=)` keeps it nearly.
 
     Random access: yes. Order: that of the given paths, and of time; the files of a pattern by name. Threads decode side
-    by side. Memory: 24 bytes a frame in each process, and some 20 frames for each of 8 decoders that wait, and of each
-    worker. A rotation that the file asks for is not applied.
+    by side. Memory: 24 bytes a frame in each process; up to 64 MiB for decoders that wait, or four of them if frames are
+    large, some 20 frames each; and one decoder for each worker. A rotation that the file asks for is not applied.
 
     Args:
         paths: A path, a pattern (`"train/*.mp4"`), a URL, or a list of these.
@@ -216,6 +217,8 @@ class VideoSource(FilesSource):
     is_scaled: bool
     cache_dir: str | None
     names: tuple[str, ...] = _NAMES
+    idle_count: int = field(default=_IDLE_COUNTS[1], compare=False)
+    """Decoders that wait, at most; fewer if frames are large."""
 
     is_cpu_bound = True
     suits_one_thread = False
@@ -246,10 +249,20 @@ class VideoSource(FilesSource):
 
     @property
     def kept_nbytes(self) -> int:
-        return _IDLE_COUNT * _FRAMES_OF_DECODER * self.height * self.width * 3 if "frame" in self.names else 0
+        return self.most_idle * self._decoder_nbytes if "frame" in self.names else 0
+
+    @property
+    def _decoder_nbytes(self) -> int:
+        return _FRAMES_OF_DECODER * self.height * self.width * 3 // 2
+
+    @property
+    def most_idle(self) -> int:
+        """Decoders that wait at most."""
+        least, most = _IDLE_COUNTS
+        return min(len(self.files), self.idle_count, max(least, min(most, _IDLE_NBYTES // self._decoder_nbytes)))
 
     def with_cache_limit(self, nbytes: int) -> "VideoSource":
-        return self
+        return replace(self, idle_count=max(1, nbytes // self._decoder_nbytes))
 
     def selected(self, names: Sequence[str]) -> "VideoSource":
         return replace(self, names=tuple(names))
@@ -315,8 +328,8 @@ class OpenVideoSource:
     def _give_back(self, decoder: "_Decoder") -> None:
         with self._lock:
             self._idle.append(decoder)
-            old = self._idle[:-_IDLE_COUNT]
-            del self._idle[:-_IDLE_COUNT]
+            old = self._idle[: -self._source.most_idle]
+            del self._idle[: -self._source.most_idle]
         for each in old:
             each.close()
 
@@ -333,11 +346,14 @@ class _Decoder:
     """Decodes the frames of one file, for one thread at a time."""
 
     def __init__(self, source: VideoSource, number: int, found: Arrays) -> None:
+        from av.video.reformatter import VideoReformatter
+
         self.number = number
         self._source = source
         self._file = source.files[number]
         self._times, self._seeks, self._firsts = (found[name] for name in ("times", "seeks", "firsts"))
         self._context = _opened(self._file)
+        self._reformatter = VideoReformatter()
         self._at = -1
         """The frame that was decoded last."""
         with _named(self._file):
@@ -391,4 +407,5 @@ class _Decoder:
                 f"{self._file.url}: frame {place} is {found.height} by {found.width} pixels, and the first one is "
                 f"{height} by {width}. Say to which size frames are scaled: from_videos(..., size=(240, 320))."
             )
-        return found.to_ndarray(format="rgb24", width=width, height=height, interpolation="BILINEAR")  # type: ignore[no-any-return]
+        scaled = self._reformatter.reformat(found, width, height, "rgb24", interpolation="BILINEAR", threads=1)
+        return scaled.to_ndarray()  # type: ignore[no-any-return]

@@ -1,0 +1,164 @@
+"""Clips of films at random: how fast are frames decoded into batches?
+
+Question: a policy or a classifier of films reads clips of eight frames from anywhere in any film. How many clips a
+second come from two workers?
+
+Method: `python benchmarks/videos.py`. `small_*`: 50 films of 200 frames of 96x96, batches of 32 clips. `large_*`: 8
+films of 200 frames of 480x640, batches of 8. H.264 with a key frame at every second frame, as LeRobot writes its films,
+by x264's defaults otherwise. All clips are shuffled over all films; the consumer reads every byte. `pyav` is PyTorch's
+DataLoader over a dataset that opens a film, seeks, and decodes the frames of one clip; `pyav_open` keeps films open in
+each worker; `opencv` is the same with `cv2.VideoCapture`, kept open. TorchCodec has no case: its wheel of PyPI needs
+libraries of CUDA, which this machine has not.
+
+RESULT
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _harness import Numbers, Options, Target, bench_dir, ratio, run, time_steady
+
+CLIP = 8
+_KINDS = {"small": (50, 200, 96, 96, 32), "large": (8, 200, 480, 640, 8)}
+"""Films, frames of each, height, width, clips in a batch."""
+
+
+@functools.cache
+def films(kind: str) -> list[Path]:
+    """The films, written once."""
+    import av
+
+    count, length, height, width, _ = _KINDS[kind]
+    folder = bench_dir() / f"films-{kind}"
+    folder.mkdir(exist_ok=True)
+    paths = [folder / f"{number:03}.mp4" for number in range(count)]
+    for number, path in enumerate(paths):
+        if path.exists():
+            continue
+        rng = np.random.default_rng(number)
+        picture = rng.integers(0, 255, (height // 8, width // 8, 3)).repeat(8, 0).repeat(8, 1).astype(np.uint8)
+        unfinished = path.with_suffix(".part.mp4")
+        with av.open(str(unfinished), "w") as file:
+            stream = file.add_stream("libx264", rate=30, width=width, height=height, pix_fmt="yuv420p")
+            stream.codec_context.gop_size = 2
+            for shift in range(length):
+                image = np.roll(picture, (shift, 2 * shift), (0, 1))
+                file.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+            file.mux(stream.encode())
+        unfinished.rename(path)
+    return paths
+
+
+def _places(kind: str) -> list[tuple[Path, int]]:
+    length = _KINDS[kind][1]
+    return [(path, first) for path in films(kind) for first in range(length - CLIP + 1)]
+
+
+class _Clips:
+    """A dataset of PyTorch: clips, decoded by a function of a path and the first frame."""
+
+    def __init__(self, kind: str, decode: Callable[[Path, int], Any]) -> None:
+        self._places = _places(kind)
+        self._decode = decode
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._decode(*self._places[index])
+
+
+def _decoded(container: Any, first: int) -> Any:
+    stream = container.streams.video[0]
+    step = round(1 / (stream.average_rate * stream.time_base))
+    container.seek(first * step, stream=stream, backward=True)
+    wanted = (frame for frame in container.decode(stream) if frame.pts >= first * step)
+    return np.stack([frame.to_ndarray(format="rgb24") for frame in itertools.islice(wanted, CLIP)])
+
+
+def pyav(path: Path, first: int) -> Any:
+    """A clip of a film that is opened for it."""
+    import av
+
+    with av.open(str(path)) as container:
+        return _decoded(container, first)
+
+
+@functools.cache
+def _container(path: Path) -> Any:
+    import av
+
+    return av.open(str(path))
+
+
+def pyav_open(path: Path, first: int) -> Any:
+    """A clip of a film that stays open."""
+    return _decoded(_container(path), first)
+
+
+@functools.cache
+def _capture(path: Path) -> Any:
+    import cv2
+
+    cv2.setNumThreads(1)
+    return cv2.VideoCapture(str(path))
+
+
+def opencv(path: Path, first: int) -> Any:
+    """A clip by OpenCV, of a film that stays open."""
+    import cv2
+
+    capture = _capture(path)
+    capture.set(cv2.CAP_PROP_POS_FRAMES, first)
+    return np.stack([cv2.cvtColor(capture.read()[1], cv2.COLOR_BGR2RGB) for _ in range(CLIP)])
+
+
+def _by_torch(kind: str, decode: Callable[[Path, int], Any], options: Options) -> Numbers:
+    from torch.utils.data import DataLoader
+
+    loader = DataLoader(_Clips(kind, decode), _KINDS[kind][4], shuffle=True, num_workers=2, persistent_workers=True)
+
+    def epoch() -> Iterator[Any]:
+        return ((batch.numpy(),) for batch in loader)
+
+    return _measured(epoch, options)
+
+
+def _by_penstock(kind: str, options: Options) -> Numbers:
+    import penstock as ps
+
+    clips = ps.from_videos(films(kind)).select("frame", "video").windows(CLIP, groups="video").select("frame")
+    loader = clips.shuffle(seed=1).batch(_KINDS[kind][4]).loader(executor="threads", workers=2)
+    return _measured(lambda: ((batch["frame"],) for batch in loader), options)
+
+
+def _measured(epoch: Callable[[], Iterator[Any]], options: Options) -> Numbers:
+    """Goes through epochs without an end."""
+    return time_steady(itertools.chain.from_iterable(epoch() for _ in itertools.count()), options)
+
+
+_DECODERS = {"pyav": pyav, "pyav_open": pyav_open, "opencv": opencv}
+_CASES: dict[str, Callable[[Options], Numbers]] = {}
+for _kind in _KINDS:
+    _CASES[f"{_kind}_penstock"] = functools.partial(_by_penstock, _kind)
+    for _name, _decode in _DECODERS.items():
+        _CASES[f"{_kind}_{_name}"] = functools.partial(_by_torch, _kind, _decode)
+
+
+def _targets(options: Options) -> list[Target]:
+    return [
+        Target(
+            f"{kind}: clips a second, of the best other",
+            ratio(f"{kind}_penstock", [f"{kind}_{name}" for name in _DECODERS]),
+            at_least=2.0,
+        )
+        for kind in _KINDS
+    ]
+
+
+if __name__ == "__main__":
+    run(__file__, _CASES, _targets)
