@@ -52,6 +52,11 @@ def plans(size: int) -> dict[str, ps.Dataset]:
         .batch(size),
         "padded": copies.padded_batch(size, padded_shapes=()),
         "rounds": ps.from_arrays(DATA[:36]).shuffle(seed=3).repeat(4).batch(size),
+        "balanced": ps.from_arrays(DATA).sample(balance=DATA % 5, seed=2).batch(size),
+        "exact classes": ps.from_arrays(DATA).sample(balance=DATA % 4, per_class=3, seed=2).batch(size),
+        "stages": ps.mix([copies.repeat(), copies.map(np.negative).repeat()], {0: [3, 1], 50: [1, 4]})
+        .take(144)
+        .batch(size),
         "combined": ps.concatenate([ps.from_arrays(DATA[:60]), ps.from_arrays(DATA[60:])]).shuffle(1).batch(size),
     }
 
