@@ -320,6 +320,22 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
             r"Or take the rows of this process in a map\(\) of the batch: array\[0::2\]\."
         ),
     ),
+    "shards of buckets": (
+        lambda: (
+            ps.range(4)
+            .map(np.arange)
+            .shuffle(1)
+            .bucket_by_length(lengths=range(4), batch_size=2)
+            .map(np.negative, element_spec=ps.ArraySpec((2, None), "int64"))
+            .loader(shard=(0, 2))
+        ),
+        ValueError,
+        (
+            r"shard=\(0, 2\) divides the rows of each batch, but elements of this dataset are \(2, None\) int64, "
+            r"whose size is not known ahead\. Pad to one: bucket_by_length\(padded_shapes=\)\. "
+            r"Or take the rows of this process in a map\(\) of the batch: array\[0::2\]\."
+        ),
+    ),
     "shards that do not divide": (
         lambda: ps.range(9).batch(3).loader(shard=(0, 2)),
         ValueError,

@@ -1179,6 +1179,7 @@ class Dataset(NoArray):
             lengths: The length of each element, `(n,)`, in place of these three; or the key or place of a leaf that has
                 it, which is read now. For elements of several sequences, that of the longest.
             batch_size: Elements a batch, with `lengths`, which may then be any measure that is worth sorting by.
+                Another size is another order, which a state does not fit.
             max_tokens: The most tokens of a padded batch, with `lengths`. An element that is longer is an error where
                 it is read, which `loader(on_error="skip")` leaves out; the log says how many there are.
             padded_shapes: As for `padded_batch`.

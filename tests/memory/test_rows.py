@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, strategies as st
 
 import penstock as ps
 from penstock.base._spec import Spec
-from penstock.memory._rows import Rows
+from penstock.memory._rows import Rows, distinct
 
 SPEC = Spec.of(
     {
@@ -44,3 +45,8 @@ def test_imagined_places_know_how_much_of_a_batch_is_used():
     box.take(np.array([2, 0])).set_filled(np.array([6, 6]))
     assert [extent is None for extent in box.extents] == [False, True, True, True, True]
     assert box.extents[0].tolist() == [6, 0, 6]
+
+
+@given(st.lists(st.integers(-3, 9)))
+def test_distinct_numbers_are_those_of_a_set(numbers):
+    assert distinct(np.array(numbers, np.int64)).tolist() == sorted(set(numbers))

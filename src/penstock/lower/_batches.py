@@ -28,6 +28,7 @@ from penstock.plan._batch import are_side_by_side, remainders
 from penstock.plan._node import Node, walk
 from penstock.plan._order import ReadOrder
 from penstock.plan._own_rows import not_shared
+from penstock.plan._pad import padding_verb
 from penstock.plan._reader import Gather, OpenSources, Reader, WorkerStatus
 from penstock.plan._text import origins
 
@@ -532,7 +533,7 @@ def require_shares(node: Node, share: Share, *, stands_alone: bool = True) -> No
         cure = "without a common first axis. Put batch() last."
         if any(leaf.shape and not leaf.is_bounded for leaf in leaves):
             cure = (
-                "whose size is not known ahead. Pad to one: padded_batch(padded_shapes=). Or take the rows of "
+                f"whose size is not known ahead. Pad to one: {padding_verb(node)}(padded_shapes=). Or take the rows of "
                 f"this process in a map() of the batch: array[{index}::{count}]."
             )
         raise ArgumentError(

@@ -350,6 +350,12 @@ def positions_of(rows: Indices | slice, count: int) -> Indices:
     return np.arange(*rows.indices(count), dtype=np.int64) if isinstance(rows, slice) else rows
 
 
+def distinct(numbers: Indices) -> Indices:
+    """The numbers that there are, ascending, each once. `np.unique` would import `numpy.ma` first, in 20 ms."""
+    ordered = np.sort(numbers)
+    return ordered[np.diff(ordered, prepend=ordered[:1] - 1) > 0]
+
+
 def compose(outer: Indices | slice, inner: Indices | slice) -> Indices | slice:
     if isinstance(outer, np.ndarray):
         return outer[inner]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from penstock.base import _tree
 from penstock.base._errors import SpecError
 from penstock.base._spec import ArraySpec, Spec
-from penstock.memory._rows import Indices, Leaves, Rows, as_slice, copied, text_array
+from penstock.memory._rows import Indices, Leaves, Rows, as_slice, copied, distinct, text_array
 from penstock.plan._map import Map
 from penstock.plan._node import (
     ClearAfter,
@@ -280,13 +280,13 @@ class Unbatch(OneInput):
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """The elements that have the parts."""
-        return [Demand(0, epoch, np.unique(indices // self._sizes[0]))]
+        return [Demand(0, epoch, distinct(indices // self._sizes[0]))]
 
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Parts are read alone if the input can do so; otherwise its whole element is read, and kept for the next."""
         source, size = reader.inputs[0], self._sizes[0]
         owners = indices // size
-        for owner in np.unique(owners).tolist():
+        for owner in distinct(owners).tolist():
             rows = np.flatnonzero(owners == owner)
             parts, mine = indices[rows] - owner * size, out.take(as_slice(rows))
             if self.source.part_count(epoch, owner) is not None:

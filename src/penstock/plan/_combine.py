@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock.base import _tree
 from penstock.base._spec import Spec
-from penstock.memory._rows import Indices, Rows, as_slice
+from penstock.memory._rows import Indices, Rows, as_slice, distinct
 from penstock.plan._node import Access, Called, ClearAfter, Demand, Elements, Length, ManyInputs, OneToOne, Reorder
 from penstock.plan._reader import Gather, Reader
 
@@ -277,7 +277,7 @@ class Interleave(Dealt):
         positions, rounds, alive = self._stages
         stages = np.minimum(np.searchsorted(positions, indices, side="right"), len(alive)) - 1
         which, theirs = np.empty_like(indices), np.empty_like(indices)
-        for stage in np.unique(stages):
+        for stage in distinct(stages):
             mine = stages == stage
             turn, number = np.divmod(indices[mine] - positions[stage], len(alive[stage]))
             which[mine] = alive[stage][number]

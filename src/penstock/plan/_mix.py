@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from penstock.base._random import permute
-from penstock.memory._rows import Indices
+from penstock.memory._rows import Indices, distinct
 from penstock.plan._combine import Dealt
 from penstock.plan._node import POSITION_LIMIT, Elements, Length
 from penstock.plan._reader import Reader
@@ -113,9 +113,9 @@ class Mix(Dealt):
         starts = self._table.starts
         stages = np.searchsorted(starts, indices, side="right") - 1
         numbers, places = np.divmod(indices - starts[stages], BLOCK_LENGTH)
-        for stage in np.unique(stages).tolist():
+        for stage in distinct(stages).tolist():
             here = stages == stage
-            for number in np.unique(numbers[here]).tolist():
+            for number in distinct(numbers[here]).tolist():
                 mine = np.flatnonzero(here & (numbers == number))
                 dealt, before, given = self._dealt(stage, number)
                 which[mine] = found = dealt[places[mine]]

@@ -17,7 +17,7 @@ from penstock.base import _tree
 from penstock.base._errors import ElementError, SpecError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Structure
-from penstock.memory._rows import Indices, Leaves, Rows, copied
+from penstock.memory._rows import Indices, Leaves, Rows, copied, distinct
 from penstock.plan._blocks import Blocks, Buckets, Packs
 from penstock.plan._index import mark_of
 from penstock.plan._node import Access, Demand, Elements, Length, Memory, OneInput, Randomness
@@ -245,7 +245,7 @@ class Pack(_OfLengths):
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """The sequences that have tokens in the rows, each once."""
-        return [Demand(0, epoch, np.unique(self._pieces(epoch, indices).elements))]
+        return [Demand(0, epoch, distinct(self._pieces(epoch, indices).elements))]
 
     def _pieces(self, epoch: int, indices: Indices) -> Pieces:
         """What some rows are made of."""
@@ -288,7 +288,8 @@ class Pack(_OfLengths):
             if (tokens > size).any():
                 place = int(np.argmax(tokens > size))
                 raise self._too_long(int(elements[place]), int(tokens[place]))
-        members, which = np.unique(elements, return_inverse=True)
+        members = distinct(elements)
+        which = np.searchsorted(members, elements)
         columns = self._read(reader, epoch, members)
         parts = np.flatnonzero(counts < self._known(0)[elements]).tolist() if self.splits else []
         firsts = np.flatnonzero(np.diff(owners, prepend=-1))  # pieces of one row stand together

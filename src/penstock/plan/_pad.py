@@ -20,7 +20,19 @@ from penstock.plan._batch import Batching, stacked_text
 from penstock.plan._blocks import Buckets
 from penstock.plan._filter import Sequential, judged
 from penstock.plan._map import Map
-from penstock.plan._node import Demand, Elements, Memory, OneInput, Randomness, Reorder, Traits, walk, working_memory
+from penstock.plan._node import (
+    Demand,
+    Elements,
+    Memory,
+    Node,
+    OneInput,
+    Randomness,
+    Reorder,
+    Traits,
+    history,
+    walk,
+    working_memory,
+)
 from penstock.plan._reader import Gather, Reader
 
 Stack = Callable[[Iterable[Sequence[Any]], int], Leaves]
@@ -330,3 +342,9 @@ class BucketByLength(Sequential):
         element_nbytes = max(self._element_spec.nbytes, self.spec.nbytes // max(self.sizes))
         nbytes = (sum(self.sizes) + max(self.sizes)) * element_nbytes
         return working_memory(nbytes)
+
+
+def padding_verb(node: Node) -> str:
+    """The step that pads the batches of a plan, in the user's words; without one, the one that could."""
+    steps = (each for each in walk(node, history) if isinstance(each, (PaddedBatch, BucketByLength)))
+    return next((each.verb for each in steps), "padded_batch")

@@ -11,7 +11,7 @@ import numpy as np
 from penstock.base._errors import SpecError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.memory._pickles import dumps
-from penstock.memory._rows import Indices, Leaves, Rows
+from penstock.memory._rows import Indices, Leaves, Rows, distinct
 from penstock.plan._conform import MisfitError, column, conformed, rows_of
 from penstock.plan._map import Map, wrong_count
 from penstock.plan._node import ClearAfter, Demand, Elements, Length, Memory, OneInput, walk, working_memory
@@ -91,12 +91,12 @@ class Parts(OneInput):
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """The groups that have the elements."""
-        return [Demand(0, epoch, np.unique(indices // self._size))]
+        return [Demand(0, epoch, distinct(indices // self._size))]
 
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Takes elements out of what the function made of their groups, of which the last stays for the next call."""
         owners, numbers = indices // self._size, out.row_numbers()
-        for owner in np.unique(owners).tolist():
+        for owner in distinct(owners).tolist():
             made = _unpacked(reader.kept(epoch, owner).leaf_values(0))
             for place in np.flatnonzero(owners == owner).tolist():
                 out.put(numbers[place], made[int(indices[place]) - owner * self._size])

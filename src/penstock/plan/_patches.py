@@ -13,7 +13,7 @@ from penstock.base._arguments import as_int
 from penstock.base._errors import ArgumentError, ArgumentTypeError
 from penstock.base._random import BLOCK_CACHE_NBYTES, permute
 from penstock.base._spec import ArraySpec
-from penstock.memory._rows import Indices
+from penstock.memory._rows import Indices, distinct
 from penstock.plan._combine import Zip
 from penstock.plan._index import mark_of
 from penstock.plan._node import (
@@ -249,7 +249,7 @@ class ShuffleChunks(Reorder, OneInput):
         chunks, ends = self.chunks.order(self.seed, order)
         ranks = np.searchsorted(ends, indices, side="right")
         found = np.empty(len(indices), np.int64)
-        for rank in np.unique(ranks).tolist():
+        for rank in distinct(ranks).tolist():
             here, chunk = ranks == rank, int(chunks[rank])
             size = int(self.chunks.sizes[chunk])
             # Each chunk's order has its own seed, far from seeds that a user gives.
