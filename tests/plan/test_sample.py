@@ -203,3 +203,11 @@ def test_classes_of_nothing_are_refused() -> None:
 @pytest.mark.parametrize("how", [{"weights": [1, 2]}, {"balance": [0, 1]}, {"balance": [0, 1], "per_class": 1}])
 def test_what_is_drawn_is_known_to_come_from_anywhere(how: dict[str, Any]) -> None:
     assert ps.range(2).sample(**how)._node.spread == math.inf
+
+
+def test_a_draw_makes_no_pass_over_all_weights(monkeypatch):
+    weights = ps.range(7).sample(WEIGHTS)._node.weights
+    first = weights.drawn(np.arange(9), 0, 0).tolist()
+    monkeypatch.setattr(np, "flatnonzero", None)
+    monkeypatch.setattr(np, "cumsum", None)
+    assert weights.drawn(np.arange(9), 0, 0).tolist() == first

@@ -42,12 +42,16 @@ class Weights:
     def _ends(self) -> npt.NDArray[np.float64]:
         return np.cumsum(self.values)
 
+    @cached_property
+    def _last(self) -> int:
+        """The last element with a weight: rounding may reach the end."""
+        return int(np.flatnonzero(self.values)[-1])
+
     def drawn(self, positions: Indices, seed: int, epoch: int) -> Indices:
         """The elements at some positions, each drawn alone."""
         ends = self._ends
-        last = int(np.flatnonzero(self.values)[-1])  # rounding may reach the end
         found: Indices = np.searchsorted(ends, _uniform(positions, seed, epoch) * ends[-1], "right")
-        return np.minimum(found, last, out=found)
+        return np.minimum(found, self._last, out=found)
 
     def order(self, seed: int, epoch: int) -> Indices:
         """All elements with a weight, each once: those that are drawn first, first.
