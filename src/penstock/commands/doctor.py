@@ -35,6 +35,7 @@ LIBRARIES: Final = {
     "google-crc32c": "tfrecord",
     "array_record": "arrayrecord",
     "pylance": "lance",
+    "av": "video",
     "datasets": "huggingface",
     "fsspec": "remote",
     "opencv-python-headless": "image",

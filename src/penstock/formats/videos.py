@@ -66,8 +66,8 @@ def from_videos(
     frequent: `ffmpeg -i a.mp4 -g 8 b.mp4`. Order in a file costs nothing more: `shuffle(window=)` keeps it nearly.
 
     Random access: yes. Order: that of the given paths, and of time; the files of a pattern by name. Threads decode side
-    by side. Memory: 24 bytes a frame in each process; up to 64 MiB for decoders that wait, or four of them if frames are
-    large, some 20 frames each; and one decoder for each worker. A rotation that the file asks for is not applied.
+    by side. Memory: 24 bytes a frame in each process; one decoder of some 20 frames for each worker; and 64 MiB of
+    others that wait, or four if frames are large. A rotation that the file asks for is not applied.
 
     Args:
         paths: A path, a pattern (`"train/*.mp4"`), a URL, or a list of these.
@@ -408,4 +408,4 @@ class _Decoder:
                 f"{height} by {width}. Say to which size frames are scaled: from_videos(..., size=(240, 320))."
             )
         scaled = self._reformatter.reformat(found, width, height, "rgb24", interpolation="BILINEAR", threads=1)
-        return scaled.to_ndarray()  # type: ignore[no-any-return]
+        return np.asarray(scaled.to_ndarray(), np.uint8)
