@@ -40,7 +40,7 @@ CORE = RUN | {
 }
 
 # What stands beside the core, by the beginnings of its files. The core never imports it: see `base/_extensions.py`.
-REST = ("__main__", "cli", "commands/", "demos/", "distort/", "formats/", "ray/", "testing/")
+REST = ("__main__", "cli", "audio/", "commands/", "demos/", "distort/", "formats/", "ray/", "testing/")
 # The faces of the distribution: they name all for type checkers, and import nothing of the rest when they run.
 FACES = ("__init__.py", "image/__init__.py")
 
@@ -57,6 +57,7 @@ MAY_IMPORT = {
     "_loader": RUN | {"_progress"},
     "image": PLAN,
     "distort": PLAN | {"image"},
+    "audio": BASE,
     "sources": PLAN | {"image", "report"},  # the limits of control groups
     "_caching": RUN | {"_loader", "sources"},
     "_reduce": RUN | {"_loader"},
@@ -96,6 +97,7 @@ DEFERRED = {
     ("__init__", "formats"),
     ("image", "distort"),
     ("__init__", "image"),
+    ("__init__", "audio"),
     ("cli", "demos"),
     ("commands", "formats"),
 }
@@ -110,6 +112,9 @@ OPTIONAL = {
     "h5py": ("sources/hdf5.py", "sources/_hdf5files.py", "commands/_recognise.py"),
     "zarr": ("sources/zarr.py", "formats/zarr.py", "commands/_recognise.py"),
     "xarray": ("formats/xarray.py",),
+    "soundfile": ("audio/",),
+    "soxr": ("audio/",),
+    "scipy": ("audio/",),
     "nibabel": ("formats/nifti.py",),
     "datasets": ("formats/huggingface.py",),
     "pyarrow": (

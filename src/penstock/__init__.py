@@ -29,6 +29,7 @@ The rest, which the core finds by names and never imports (base/_extensions.py):
 
     cli  commands/  demos/  testing/   the command, and the contract suites
     formats/        files of any kind, tar, TFRecord, tables, text, Hugging Face, ETL
+    audio/          decoding of sound, crops and spectrograms: `penstock.audio`
     distort/        distortions of images on OpenCV: `penstock.image`
     ray/            workers on other machines
 
@@ -41,6 +42,7 @@ subclass `SourceTests`, `ExecutorTests` or `AdapterTests` of `penstock.testing`;
 testing/strategies.py. CONTRIBUTING.md says more, and what to read first.
 """
 
+import importlib as _importlib
 import logging as _logging
 import sys as _sys
 import typing as _typing
@@ -97,7 +99,7 @@ from penstock.report._report import Report as Report
 from penstock.sources._diskcache import DiskCache as DiskCache
 
 if _typing.TYPE_CHECKING:  # at run time `__getattr__` imports these when they are asked for
-    from penstock import image as image
+    from penstock import audio as audio, image as image
     from penstock.formats._records import (
         from_arrow as from_arrow,
         from_csv as from_csv,
@@ -155,6 +157,8 @@ def __getattr__(name: str) -> _typing.Any:
         import penstock.image  # and OpenCV with it
 
         return penstock.image
+    if name == "audio":
+        return _importlib.import_module("penstock.audio")
     if name in _OWN[_SOURCES] or name.startswith("from_"):
         value = _found(_SOURCES, name)
         if value is not None:

@@ -113,6 +113,12 @@ FORMATS = {
     "a.npy": (lambda path: np.save(path, np.ones((7, 2))), "a NumPy array", 7, "(2,) float64"),
     "a.h5": (write_hdf5, "an HDF5 file", 6, "{'x': (4, 4) uint8, 'y': () int64}"),
     "a.zarr": (write_zarr, "a Zarr store", 6, "{'x': (4,) float32, 'y': () int64}"),
+    "a.wav": (
+        lambda path: Path(path).write_bytes(b"RIFF\x24\0\0\0WAVEfmt "),
+        "a sound file, for penstock.audio",
+        1,
+        "{'path': () text, 'bytes': (None,) uint8}",
+    ),
     "a.nii": (write_volume, "a NIfTI volume", 1, "(4, 3, 2) float32"),
     "a.nii.gz": (write_volume, "a NIfTI volume", 1, "(4, 3, 2) float32"),
     "a.parquet": (write_table, "Parquet", 3, "{'x': () float64, 'name': () text}"),

@@ -33,7 +33,7 @@ PAGES = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.
 OTHER_PAGES = [*sorted((ROOT / "design").glob("*.md")), ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
 # Extras that the fast set has installed.
-FORMATS = {"arrayrecord", "hdf5", "image", "nifti", "parquet", "remote", "tfrecord", "xarray", "zarr"}
+FORMATS = {"arrayrecord", "audio", "hdf5", "image", "nifti", "parquet", "remote", "tfrecord", "xarray", "zarr"}
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w+-]*)[^`]*$")
 NOT_RUN = re.compile(r"^ *<!-- *not run(?:: *(?P<reason>.*?))? *-->\s*$")
@@ -199,8 +199,8 @@ def test_needs_are_extras_of_ours():
 def test_reference_has_every_public_name():
     pages = [page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md")]
     listed = [name for page in pages for name in re.findall(r"^::: penstock\.([\w.]+)$", page, re.MULTILINE)]
-    images = [f"image.{name}" for name in penstock.image.__all__]
-    assert sorted(name for name in listed if not name.startswith("testing")) == sorted([*penstock.__all__, *images])
+    rooms = [f"{room}.{name}" for room in ("image", "audio") for name in getattr(penstock, room).__all__]
+    assert sorted(name for name in listed if not name.startswith("testing")) == sorted([*penstock.__all__, *rooms])
 
 
 def test_navigation_lists_every_page():

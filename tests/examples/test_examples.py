@@ -46,6 +46,7 @@ CASES = [
     ),
     _case("characters.py", "of characters that training never saw are named right, distorted", pytest.mark.framework),
     _case("photographs.py", "are given to the right photograph; chance is 25%.", pytest.mark.framework),
+    _case("speech_commands.py", "of words that training never heard are named right.", pytest.mark.framework),
     _case("jax_loop.py", "No batch was seen twice, and none was left out.", pytest.mark.framework),
     _case("tfdata.py", "Resumed after batch 30: the same losses.", pytest.mark.framework),
     _case("torch_loop.py", "None of the 160 batches that were kept has changed.", pytest.mark.framework),

@@ -237,6 +237,25 @@ def _open_netcdf(folder: Path) -> ps.Dataset:
     return ps.from_xarray(data, "t")
 
 
+def _sound(form: str) -> Make:
+    def make(folder: Path) -> None:
+        import soundfile
+
+        soundfile.write(folder / f"a.{form.lower()}", np.sin(np.arange(900) / 9) / 2, 8000, format=form)
+
+    return make
+
+
+def _open_sound(folder: Path) -> ps.Dataset:
+    from penstock import audio
+
+    return ps.from_source([str(only(folder))]).map(audio.Decoding(mono=True))
+
+
+SOUND = Format(
+    {form: _sound(form) for form in ("WAV", "FLAC", "OGG", "AIFF")}, _open_sound, needs=("soundfile", "soxr", "scipy")
+)
+
 NETCDF = Format({"3": _netcdf}, _open_netcdf, needs=("xarray", "scipy"), has_names=False)
 
 # ---------------------------------------------------------------------------------------------- records
@@ -836,6 +855,7 @@ FORMATS: dict[str, Format] = {
     "h5ad": H5AD,
     "nifti": NIFTI,
     "netcdf": NETCDF,
+    "sound": SOUND,
     "tfrecord": TFRECORD,
     "examples": EXAMPLES,
     "tar": TAR,

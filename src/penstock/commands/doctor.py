@@ -29,8 +29,6 @@ FRAMEWORKS: Final = ("tensorflow", "tensorflow-cpu", "torch", "jax", "keras")
 LIBRARIES: Final = {
     "h5py": "hdf5",
     "zarr": "zarr",
-    "xarray": "xarray",
-    "nibabel": "nifti",
     "pyarrow": "parquet",
     "google-crc32c": "tfrecord",
     "array_record": "arrayrecord",
@@ -41,6 +39,10 @@ LIBRARIES: Final = {
     "opencv-python-headless": "image",
     "simplejpeg": "image",
     "matplotlib": "show",
+    "xarray": "xarray",
+    "nibabel": "nifti",
+    "soundfile": "audio",
+    "soxr": "audio",
 }
 """Optional libraries, and the extra of penstock that installs each."""
 _WIDTH: Final = 96

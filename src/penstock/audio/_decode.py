@@ -1,0 +1,207 @@
+"""Decoding of sound files: `Decoding` and `RandomCrop`, which are values, and the function `decode`.
+
+Everything runs without the GIL, but for some microseconds a file.
+"""
+
+import io
+import os
+import re
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.base._arguments import as_float, as_int, needs
+from penstock.base._errors import ArgumentError, SourceError
+from penstock.base._files import open_file
+from penstock.base._retries import retry_budget
+from penstock.base._units import size_text
+
+with needs("penstock.audio.decode", "audio"):
+    import soundfile
+    import soxr
+
+Sound = npt.NDArray[np.float32]
+Data = str | os.PathLike[str] | bytes | bytearray | memoryview | npt.NDArray[np.uint8]
+"""The path of a file, or all of its bytes."""
+
+_CUT: Final = re.compile(r"^\s*data\s*:\s*(\d+) \(should be (\d+)\)", re.MULTILINE)
+"""What libsndfile notes about a WAV whose header says another size than the file has."""
+_UNKNOWN_NBYTES: Final = 0x7FFF0000
+"""From here on a WAV says a size that its writer did not know, because it wrote into a pipe."""
+_MOST_RATE: Final = 10_000_000
+_MOST_NBYTES: Final = 1 << 32
+
+
+class AudioError(ValueError):
+    """A sound file cannot be decoded: no sound, cut, damaged, or too large. The text has the path, if one was given.
+
+    In `map` and `random_map` it is the cause of an `ElementError`, which names the element and, after `from_files`, its
+    file. So it is none of penstock's own errors, which pass as they are.
+    """
+
+
+@final
+@dataclass(frozen=True)
+class Decoding:
+    """Converts a sound file to an array. A function for `map`, and an immutable, hashable value.
+
+    The path or the bytes of a WAV, FLAC, OGG (Vorbis, Opus), MP3, AIFF or another file of libsndfile become float32 in
+    [-1, 1], `(samples,)` of one channel or with `mono`, else `(samples, channels)`. With `duration` the result always
+    has `round(duration * rate)` samples: zeros follow a sound that is shorter.
+
+    Of a path no more is read than the part that is wanted (and of MP3 and Vorbis what libsndfile needs to find it).
+    Runs without the GIL. Memory: the part in float32, twice where it is resampled. A part above what `memory_limit`
+    leaves a worker, or of 4 GiB, is an `AudioError` before memory is taken, whatever its header says.
+
+    Example:
+        >>> soundfile.write("tone.wav", np.zeros((8000, 2)), 8000)
+        >>> penstock.audio.Decoding(sample_rate=16000, mono=True, duration=0.5)("tone.wav").shape
+        (8000,)
+    """
+
+    sample_rate: int | None = None
+    """Samples a second of the result, resampled by soxr (HQ); None for that of the file."""
+    _: KW_ONLY
+    mono: bool = False
+    """Whether channels are averaged."""
+    offset: float = 0.0
+    """Seconds before the part."""
+    duration: float | None = None
+    """Seconds of the part; None for all that follow."""
+
+    def __post_init__(self) -> None:
+        if self.sample_rate is not None and not 0 < (as_int(self.sample_rate) or 0) <= _MOST_RATE:
+            raise ArgumentError(f"sample_rate={self.sample_rate!r}: a number of samples a second is needed, or None.")
+        for name, value in (("offset", self.offset), ("duration", self.duration)):
+            if value is not None and not 0 <= (-1 if (found := as_float(value)) is None else found) < 1e9:
+                raise ArgumentError(f"{name}={value!r}: a number of seconds is needed, from 0 on.")
+
+    @property
+    def releases_gil(self) -> bool:
+        """True: libsndfile, soxr and NumPy release the GIL."""
+        return True
+
+    def __call__(self, data: Data) -> Sound:
+        """Returns the sound in a new array.
+
+        Raises:
+            AudioError: It is no sound, cut, damaged or too large, or begins after its end.
+        """
+        return _part(data, self, lambda frames, count, rate: round(self.offset * rate))
+
+
+@final
+@dataclass(frozen=True)
+class RandomCrop:
+    """Cuts a part at a random place. A function for `random_map`, and an immutable, hashable value.
+
+    The path or the bytes of a sound file become `(round(seconds * sample_rate),)` with `mono`, or of one channel, else
+    with channels last; float32. Where it begins depends on the generator alone, which belongs to the seed, the epoch
+    and the element. So each epoch has other places, and a resumed run has the same. Zeros follow a shorter sound.
+
+    Reads, memory and errors are those of `Decoding`: of a file of an hour no more than the part is read.
+
+    Example:
+        >>> soundfile.write("tone.wav", np.zeros(8000), 8000)
+        >>> penstock.audio.RandomCrop(0.5, sample_rate=8000)("tone.wav", np.random.default_rng(0)).shape
+        (4000,)
+    """
+
+    seconds: float
+    _: KW_ONLY
+    sample_rate: int
+    mono: bool = True
+
+    def __post_init__(self) -> None:
+        if self.sample_rate is None:
+            raise ArgumentError("RandomCrop(sample_rate=None): crops have one size, so say how many samples a second.")
+        self._decoding()
+
+    def _decoding(self) -> Decoding:
+        return Decoding(self.sample_rate, mono=self.mono, duration=self.seconds)
+
+    @property
+    def releases_gil(self) -> bool:
+        """As that of `Decoding`."""
+        return True
+
+    def __call__(self, data: Data, rng: np.random.Generator) -> Sound:
+        """Returns the part in a new array. Raises as `Decoding`."""
+
+        def first(frames: int, count: int, rate: int) -> int:
+            return int(rng.integers(0, max(0, frames - count), endpoint=True))
+
+        return _part(data, self._decoding(), first)
+
+
+def decode(
+    source: Data,
+    *,
+    sample_rate: int | None = None,
+    mono: bool = False,
+    offset: float = 0.0,
+    duration: float | None = None,
+) -> Sound:
+    """Reads one sound file: `(samples,)` or `(samples, channels)`, float32 in [-1, 1]; see `Decoding`.
+
+    Raises:
+        AudioError: It is no sound, cut, damaged or too large, or begins after its end. The text begins with the path.
+        ArgumentError: A number is out of its range.
+    """
+    return Decoding(sample_rate, mono=mono, offset=offset, duration=duration)(source)
+
+
+def _part(data: Any, options: Decoding, first: Callable[[int, int, int], int]) -> Sound:
+    """Decodes a part of a file, whose first sample `first(samples, wanted, rate)` gives."""
+    name = f"{os.fspath(data)}: " if isinstance(data, (str, os.PathLike)) else ""
+    try:
+        with (
+            open_file(data) if name else io.BytesIO(memoryview(data).cast("B")) as content,
+            soundfile.SoundFile(content) as file,
+        ):
+            return _decoded(file, options, first)
+    except AudioError as error:
+        raise AudioError(f"{name}{error}") from None
+    except OSError as error:
+        if isinstance(error, SourceError):
+            raise
+        raise AudioError(f"{name}cannot be read: {error.strerror or error}.") from error
+    except (soundfile.SoundFileError, RuntimeError, ValueError) as error:
+        raise AudioError(
+            f"{name}it is no sound file, or is damaged: {str(error).partition(': ')[2] or error}"
+        ) from None
+
+
+def _decoded(file: Any, options: Decoding, first: Callable[[int, int, int], int]) -> Sound:
+    frames, rate, channels = file.frames, file.samplerate, file.channels
+    if (cut := _CUT.search(file.extra_info)) and int(cut[2]) < int(cut[1]) < _UNKNOWN_NBYTES:
+        raise AudioError(f"it is cut: its header says {int(cut[1]):,} bytes of sound, and {int(cut[2]):,} are there.")
+    if not 0 < frames < 1 << 62 or not 0 < rate <= _MOST_RATE:
+        raise AudioError(f"it has {frames:,} samples, {rate:,} a second. It is empty, damaged or cut.")
+    wanted = options.sample_rate or rate
+    count = frames if options.duration is None else round(options.duration * rate)
+    at = first(frames, count, rate)
+    if at >= frames:
+        raise AudioError(f"it has {frames / rate:.3f} seconds, and the part begins at {at / rate:.3f}.")
+    present = min(count, frames - at)
+    nbytes = 4 * channels * present * (1 + wanted / rate)
+    room_nbytes = min(_MOST_NBYTES, retry_budget().room_nbytes)
+    if nbytes > room_nbytes:
+        raise AudioError(
+            f"its part takes {size_text(int(nbytes))}, above {size_text(int(room_nbytes))}, which is 4 GiB or what "
+            "memory_limit leaves to each worker. Give duration=, or raise memory_limit."
+        )
+    file.seek(at)
+    found: Sound = file.read(present, dtype="float32", always_2d=True)
+    if len(found) < present:
+        raise AudioError(f"it is cut: its header says {frames:,} samples, and it ends after {at + len(found):,}.")
+    found = found.mean(axis=1, keepdims=True) if options.mono else found
+    if wanted != rate:
+        found = soxr.resample(found, rate, wanted)
+    if options.duration is not None:
+        size = round(options.duration * wanted)
+        found = np.pad(found[:size], ((0, max(0, size - len(found))), (0, 0)))
+    return np.ascontiguousarray(found[:, 0] if found.shape[1] == 1 else found)

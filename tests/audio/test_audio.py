@@ -1,0 +1,182 @@
+import io
+import os
+import struct
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.base._retries import RetryBudget, reading_with
+
+soundfile = pytest.importorskip("soundfile")
+pytest.importorskip("soxr")
+
+from penstock import audio  # noqa: E402
+
+RATE = 8000
+TONE = (np.sin(np.arange(RATE) * 440 * 2 * np.pi / RATE) * 0.5).astype("f4")
+STEREO = np.stack([TONE, -TONE / 2], 1)
+
+
+def encoded(samples=TONE, form="WAV", rate=RATE):
+    out = io.BytesIO()
+    soundfile.write(out, samples, rate, format=form)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("form", ["WAV", "FLAC", "OGG", "AIFF"])
+def test_a_path_and_its_bytes_give_the_samples(form, tmp_path):
+    path = tmp_path / f"a.{form.lower()}"
+    path.write_bytes(encoded(form=form))
+    found = audio.decode(path)
+    assert (found.shape, found.dtype) == ((RATE,), np.float32)
+    assert np.abs(found - TONE).max() < (0.05 if form == "OGG" else 1e-4)
+    for data in (path.read_bytes(), np.frombuffer(path.read_bytes(), np.uint8), memoryview(path.read_bytes())):
+        assert np.array_equal(audio.decode(data), found)
+    assert np.array_equal(audio.decode(path, offset=0.25, duration=0.5), found[2000:6000]) or form == "OGG"
+
+
+def test_channels_are_kept_or_averaged():
+    data = encoded(STEREO)
+    assert np.abs(audio.decode(data) - STEREO).max() < 1e-4
+    assert np.abs(audio.decode(data, mono=True) - TONE / 4).max() < 1e-4
+
+
+def test_another_rate_is_resampled():
+    found = audio.decode(encoded(), sample_rate=16000)
+    want = np.sin(np.arange(16000) * 440 * 2 * np.pi / 16000) * 0.5
+    assert len(found) == 16000
+    assert np.abs(found - want)[500:-500].max() < 1e-3
+    assert audio.decode(encoded(STEREO), sample_rate=11025, duration=0.5).shape == (round(0.5 * 11025), 2)
+
+
+def test_zeros_follow_a_sound_that_is_shorter():
+    found = audio.decode(encoded(), duration=1.5, offset=0.5)
+    assert found.shape == (12000,)
+    assert not found[4000:].any()
+    assert np.abs(found[:4000] - TONE[4000:]).max() < 1e-4
+
+
+def test_a_crop_reads_no_more_than_its_part(tmp_path, monkeypatch):
+    soundfile.write(tmp_path / "long.wav", np.tile(TONE, 200), RATE)  # 3.2 MB
+    read = []
+
+    class Counting(io.FileIO):
+        def readinto(self, buffer):
+            read.append(super().readinto(buffer))
+            return read[-1]
+
+    monkeypatch.setattr("penstock.audio._decode.open_file", Counting)
+    found = audio.RandomCrop(0.25, sample_rate=RATE)(tmp_path / "long.wav", np.random.default_rng(0))
+    assert found.shape == (2000,)
+    assert sum(read) < 60_000
+
+
+@pytest.fixture
+def sounds(tmp_path):
+    """Four sounds of several lengths, whose samples tell the file and the place."""
+    for number in range(4):
+        ramp = (np.arange(4000 + 1000 * number) / 65536).astype("f4") + number / 8
+        soundfile.write(tmp_path / f"{number}.wav", ramp, RATE, subtype="FLOAT")
+    return ps.from_source(sorted(str(path) for path in tmp_path.glob("*.wav")))
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads", pytest.param("processes", marks=pytest.mark.slow)])
+def test_crops_depend_on_seed_epoch_and_element_alone(sounds, executor):
+    crops = sounds.random_map(audio.RandomCrop(0.25, sample_rate=RATE), seed=3)
+    with crops.batch(3).loader(executor, workers=1 if executor == "processes" else "auto") as loader:
+        epochs = [np.concatenate([batch.copy() for batch in loader]) for _ in range(2)]
+    assert np.array_equal(epochs[0], np.stack(list(crops)))
+    places = [np.round((each[:, 0] - np.arange(4) / 8) * 65536).astype(int).tolist() for each in epochs]
+    assert places[0] != places[1]
+    assert all(0 <= at <= 2000 + 1000 * n for epoch in places for n, at in enumerate(epoch))
+    other = sounds.random_map(audio.RandomCrop(0.25, sample_rate=RATE), seed=4)
+    assert not np.array_equal(np.stack(list(other)), epochs[0])
+
+
+FLAC = encoded(form="FLAC")
+WAV = encoded()
+BAD = {
+    "cut wav": (WAV[:-9], r"it is cut: its header says 16,000 bytes of sound, and 15,991 are there"),
+    "cut flac": (FLAC[:-400], r"no sound file, or is damaged|it is cut"),
+    "cut ogg": (
+        encoded(form="OGG")[:-7],
+        r"it has 0 samples, 8,000 a second\. It is empty, damaged or cut|it is no sou",
+    ),
+    "empty": (b"", r"it is no sound file, or is damaged"),
+    "text": (b"hello, world" * 99, r"it is no sound file, or is damaged: Format not recognised"),
+    "no samples": (encoded(TONE[:0]), r"it has 0 samples"),
+    "large": (
+        WAV[:40] + struct.pack("<I", 0x70000000) + WAV[44:],
+        r"header says 1,879,048,192 bytes of sound, and 16,",
+    ),
+    "large flac": (FLAC[:21] + bytes([FLAC[21] | 15]) + b"\xff" * 4 + FLAC[26:], r"its part takes 512 GiB|damaged|cut"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_files_are_named(kind, tmp_path):
+    data, text = BAD[kind]
+    (tmp_path / "bad.wav").write_bytes(data)
+    with pytest.raises(audio.AudioError, match=rf"/bad\.wav: .*(?:{text})"):
+        audio.decode(tmp_path / "bad.wav")
+    with pytest.raises(audio.AudioError, match=text):
+        audio.decode(data)
+    decoding = audio.Decoding(duration=1.0)
+    bad = ps.from_source([str(tmp_path / "bad.wav")]).map(decoding)
+    for each in (bad, ps.from_files(tmp_path / "bad.wav").map(lambda e: decoding(e["bytes"]))):
+        with pytest.raises(ps.ElementError, match=r"bad\.wav"):
+            each[0]
+
+
+def test_a_wav_that_was_written_into_a_pipe_is_read():
+    found = audio.decode(WAV[:40] + struct.pack("<I", 0xFFFFFFFF) + WAV[44:])
+    assert np.array_equal(found, audio.decode(WAV))
+
+
+def test_what_is_no_file_is_named(tmp_path):
+    with pytest.raises(audio.AudioError, match=r"/gone\.wav: cannot be read: No such file"):
+        audio.decode(tmp_path / "gone.wav")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ps.SourceError, match=r"pipe is a pipe, a socket or a device"):
+        audio.decode(tmp_path / "pipe")
+    with pytest.raises(audio.AudioError, match=r"it has 1\.000 seconds, and the part begins at 2\.000\."):
+        audio.decode(WAV, offset=2)
+
+
+def test_a_part_above_the_limit_is_refused_before_memory_is_taken():
+    with (
+        reading_with(RetryBudget(room_nbytes=50_000)),
+        pytest.raises(
+            audio.AudioError, match=r"its part takes 62\.5 KiB, above 48\.8 KiB, which is 4 GiB or what memory"
+        ),
+    ):
+        audio.decode(WAV)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: audio.Decoding(0), r"sample_rate=0: a number of samples a second is needed, or None"),
+        (lambda: audio.Decoding(16000.5), r"sample_rate=16000\.5: a number of samples"),
+        (lambda: audio.Decoding(offset=-1), r"offset=-1: a number of seconds is needed, from 0 on"),
+        (lambda: audio.Decoding(duration=np.inf), r"duration=inf: a number of seconds"),
+        (lambda: audio.RandomCrop(1.0, sample_rate=None), r"crops have one size, so say how many samples a second"),
+        (lambda: audio.RandomCrop(-1.0, sample_rate=8000), r"duration=-1\.0: a number of seconds"),
+        (lambda: audio.Spectrogram(1), r"Spectrogram\(1, 160\): a frame has 2 samples or more, a hop 1"),
+        (lambda: audio.Spectrogram()(STEREO), r"takes one channel of 400 samples or more, got the shape \(8000, 2\)"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(make, text):
+    with pytest.raises(ps.ArgumentError, match=text):
+        make()
+
+
+def test_a_spectrogram_is_the_transform_of_each_frame():
+    samples = np.random.default_rng(0).normal(size=1000)
+    frames = np.lib.stride_tricks.sliding_window_view(samples, 64)[::24]
+    window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(64) / 64)
+    want = np.log(np.abs(np.fft.rfft(frames * window)) ** 2 + 1e-6)
+    found = audio.Spectrogram(64, 24)(samples)
+    assert (found.shape, found.dtype) == ((40, 33), np.float32)
+    np.testing.assert_allclose(found, want, atol=1e-3)
