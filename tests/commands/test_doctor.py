@@ -45,7 +45,8 @@ def test_facts_are_printed_in_short_lines(said):
         "Open files 1,024 a process",
         "Worker a process gives its first batch after 210 ms",
         "Installed torch 2.13.0, h5py 3.14.0",
-        "Missing zarr (zarr), pyarrow (parquet)",
+        "Missing zarr (zarr), ",
+        "pyarrow (parquet)",
     ):
         assert fact in text
 
