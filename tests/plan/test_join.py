@@ -173,3 +173,12 @@ def test_groups_of_elements_of_any_size_are_refused() -> None:
 def test_an_index_that_has_an_element_twice_does_not_take_each_once() -> None:
     assert ps.range(3)[[2, 0, 1]]._node.takes_each_once
     assert not ps.range(3)[[0, 0, 1]]._node.takes_each_once
+
+
+def test_values_that_are_filled_and_then_not_selected_are_not_asked_for():
+    here = ps.from_arrays({"k": np.array([1, 2, 3])})
+    there = ps.from_arrays({"k": np.array([1, 3]), "x": np.array([10, 30]), "y": np.array([7, 8])})
+    ds = here.join(there, on="k", fill={"x": -1, "y": -2}).select("x")
+    for executor in ("inline", "threads"):
+        with ds.batch(3).loader(executor=executor) as loader:
+            assert [batch["x"].tolist() for batch in loader] == [[10, -1, 30]]

@@ -159,13 +159,12 @@ def blank_of(spec: Spec, fill: Any) -> Leaves:
     Args:
         spec: Its spec.
         fill: The value of all leaves, or if elements are dicts of each by name; 0 or empty text where there is none.
+            Names that elements have not are passed over, for `select` may have left them out.
 
     Raises:
-        ArgumentError: There is no such name, or a leaf cannot hold its value.
+        ArgumentError: A leaf cannot hold its value.
     """
     tree = spec.tree if isinstance(spec.tree, dict) else {"": spec.tree}
-    if isinstance(fill, dict) and spec.tree is tree and (strange := [name for name in fill if name not in tree]):
-        raise ArgumentError(f"join(fill=...): the other dataset has no {strange[0]!r:.80}; it has {list(tree)}.")
     leaves = []
     for name, part in tree.items():
         value = fill.get(name) if isinstance(fill, dict) else fill
