@@ -115,6 +115,18 @@ def test_elements_that_fail_are_left_out_or_replaced(combine: Any, tmp_path: Pat
         ds.reduce(joined, (), **options)
 
 
+@pytest.mark.parametrize("on_error", ["skip", "replace"])
+@pytest.mark.parametrize("combine", [None, operator.add], ids=["in order", "in blocks"])
+def test_a_state_that_cannot_be_made_is_an_error_and_not_that_of_other_elements(combine: Any, on_error: str) -> None:
+    def fails(state: Any, x: Any) -> Any:
+        if x == 3:
+            raise ValueError
+        return (*state, int(x))
+
+    with pytest.raises(ps.ElementError, match=r"reduce\(fails\) at .* failed on element 3 of epoch 0"):
+        ps.range(200).reduce(fails, (), combine=combine, on_error=on_error, executor="inline")
+
+
 @pytest.mark.parametrize("combine", [None, operator.add], ids=["in order", "in blocks"])
 def test_progress_is_told_up_to_the_last_element(combine: Any) -> None:
     told: list[tuple[int, int | None]] = []

@@ -1580,7 +1580,7 @@ class Dataset(NoArray):
         Raises:
             ArgumentError: The dataset is endless, or a `shard` was given.
             ArgumentTypeError: A function cannot be called, the result cannot be kept, or as `cache`.
-            ElementError: `fn` raised; names the element. Its own exception is the `__cause__`.
+            ElementError: `fn` raised, whatever `on_error`; names the element. Its own exception is the `__cause__`.
             SourceError: The file is of something else, cannot be written, or may be another user's.
 
         Example:

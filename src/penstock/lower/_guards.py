@@ -9,6 +9,7 @@ from penstock.plan._batch import Batching, are_side_by_side
 from penstock.plan._cache import Cache, CacheStep
 from penstock.plan._combine import Zip
 from penstock.plan._filter import Filter, FlatMap
+from penstock.plan._fold import Fold
 from penstock.plan._map import Map
 from penstock.plan._node import Node, Reorder, walk
 from penstock.plan._tolerate import CheckedElement, CheckedGroup, FailureFilter, Replace
@@ -44,6 +45,8 @@ class _Guarding:
     def guarded(self, node: Node, size: int | None) -> Node:
         """A step with a guard over it; in a stream, over the steps that workers run."""
         node = self._within(node)
+        if isinstance(node, Fold):  # another state in its place would count other elements twice, and lose its own
+            return node
         return self._guard(node, size) if node.access == "random" else self._over_functions(node, size)
 
     def _guard(self, node: Node, size: int | None) -> Node:
