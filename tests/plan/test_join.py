@@ -160,6 +160,19 @@ def test_groups_by_labels_keep_all_leaves_together() -> None:
     assert [x["k"] for x in ps.from_arrays({"k": np.array([3, 3])}).group_by("k")] == [3]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [lambda ds: ds, lambda ds: ds.select("user", "page"), lambda ds: ds[::-1]],
+    ids=["groups", "select", "slice"],
+)
+def test_who_has_no_group_has_an_empty_one_also_where_all_groups_have_one_size(change: Any) -> None:
+    groups = ps.from_arrays({"user": np.array([7, 9, 7, 9]), "page": np.arange(4)}).group_by("user")
+    joined = ps.from_arrays({"user": np.array([9, 5])}).join(change(groups), "user", fill=0)
+    assert [each["page"].tolist() for each in joined] == [[1, 3], []]
+    assert groups.element_spec["page"].shape == (2,)
+    assert joined.padded_batch(2)[0]["page"].tolist() == [[1, 3], [0, 0]]
+
+
 def test_groups_of_elements_of_any_size_are_refused() -> None:
     ragged = ps.range(3).map(np.arange, element_spec=ps.ArraySpec((None,), "int64"))
     with pytest.raises(ps.SpecError, match=r"group_by\(...\)"):

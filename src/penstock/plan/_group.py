@@ -20,6 +20,8 @@ class Group(OneInput):
     """Element `i` is the input's elements `[bounds[i], bounds[i + 1])`, stacked. Groups are of any sizes."""
 
     bounds: Indices
+    may_be_empty: bool = False
+    """A step after it has groups without elements. So no number of elements is that of all groups."""
 
     verb = "group_by"
     label = "group_by(...)"
@@ -47,7 +49,7 @@ class Group(OneInput):
     def spec(self) -> Spec:
         """The input's, stacked; a place is as large as the largest group."""
         require_one_shape(self.label, self.source.spec)
-        is_exact = bool((np.diff(self.bounds) == self.largest).all())
+        is_exact = not self.may_be_empty and bool((np.diff(self.bounds) == self.largest).all())
         return self.source.spec.stacked(self.largest, exact=is_exact)
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
