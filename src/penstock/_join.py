@@ -64,17 +64,17 @@ def joined(left: Node, right: Node, on: On, how: str, fill: Any) -> Merged:
     else:
         if isinstance(fill, dict) and (strange := [name for name in fill if name not in names]):
             raise ArgumentError(f"join(fill=...): the other dataset has no {strange[0]!r:.80}; it has {names}.")
-        values = _with_empty_groups(values)
+        values = with_empty_groups(values)
         blank_of(values.spec, fill)  # refuses what does not fit
     text = f"on={on!r:.80}" + (", how='inner'" if how == "inner" else "")
     return Merged((left, Lookup(values, "join", text, found, fill is not None, fill)), "join", text)
 
 
-def _with_empty_groups(node: Node) -> Node:
+def with_empty_groups(node: Node) -> Node:
     """The same elements, where groups that all have one size are of any: the blank of a group has no element."""
     if isinstance(node, Group):
         return replace(node, may_be_empty=True)
-    return over(node, tuple(map(_with_empty_groups, node.inputs))) if node.takes_any_shape else node
+    return over(node, tuple(map(with_empty_groups, node.inputs))) if node.takes_any_shape else node
 
 
 def _pairs(on: Any) -> dict[str, str]:

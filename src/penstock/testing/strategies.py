@@ -34,6 +34,7 @@ from penstock import (
     zip as zip_of,
 )
 from penstock._dataset import Dataset
+from penstock._join import with_empty_groups
 from penstock.base import _tree
 from penstock.base._random import ElementRng, local_permute, permute, permute_each
 from penstock.base._spec import ArraySpec, Spec
@@ -465,11 +466,11 @@ def _join(draw: st.DrawFn, p: Plan) -> Plan | None:
 
 
 def _blank(q: Plan, fill: Any) -> Tree:
-    """An element of one value, empty along axes of any size."""
+    """An element of one value, empty along axes of any size, as those of groups are."""
     value = 1 if fill else 0
     leaves = [
         np.full([size or 0 for size in leaf.shape], value, leaf.dtype)[()] if leaf.dtype.itemsize else ""
-        for leaf in q.specs
+        for leaf in with_empty_groups(q.dataset._node).spec.leaves
     ]
     return Spec.of(q.dataset.element_spec).structure.unflatten(leaves)
 
