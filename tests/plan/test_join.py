@@ -135,6 +135,13 @@ def test_a_join_may_be_split_where_partners_are_shared() -> None:
     assert (int(train[0]["age"]), int(test[0]["age"])) == (40, 40)
 
 
+def test_values_of_blanks_by_name_stay_with_their_leaves() -> None:
+    other = ps.from_arrays({"id": np.array([1]), "y": np.array([5]), "z": np.array([6])})
+    joined = ps.from_arrays({"id": np.array([1, 2])}).join(other, "id", fill={"y": -1, "z": -2})
+    assert [int(each["new"]) for each in joined.select("y").rename({"y": "new"})] == [5, -1]
+    assert [int(each["z"]) for each in joined.select("z")] == [6, -2]
+
+
 def test_groups_come_by_their_first_elements() -> None:
     (seven, nine, five) = visits().group_by("user")
     assert_same(seven, {"user": np.uint64(7), "page": np.array([[0, 1], [4, 5]])})

@@ -42,6 +42,11 @@ class Lookup(Called, Reorder, OneInput):
         """The copy engine has no blanks."""
         return not self.fills
 
+    @property
+    def treats_leaves_alike(self) -> bool:  # type: ignore[override]
+        """Unless blanks have values by the names of leaves."""
+        return not isinstance(self.value, dict)
+
     def settings(self) -> dict[str, Any]:
         """Which positions, and what blanks are."""
         return {"positions": mark_of(self.positions), **({"fill": str(self.value)} if self.fills else {})}
