@@ -276,3 +276,14 @@ def test_files_behind_urls(folder):
 def test_no_framework_and_no_image_library_is_imported(fresh_python):
     done = fresh_python("import sys, penstock; penstock.from_files; print(*sys.modules)")
     assert {"cv2", "torch", "tensorflow"}.isdisjoint(done.stdout.split())
+
+
+def test_an_image_that_cannot_be_decoded_in_a_function_is_named(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(b"no image")
+    ds = ps.from_files(tmp_path / "*.jpg").map(
+        lambda e: ps.image.decode(e["bytes"]), element_spec=ps.ArraySpec((8, 8, 3), "uint8")
+    )
+    with pytest.raises(
+        ps.ElementError, match=r"failed on element 0 of epoch 0, made of .*a\.jpg: ImageError: not an image"
+    ):
+        ds[0]

@@ -7,6 +7,7 @@ terms, and the remedy.
 
 import signal
 import traceback
+from typing import ClassVar
 
 from penstock.base._printable import printable
 
@@ -16,6 +17,9 @@ class PenstockError(Exception):
 
     Its text and notes have no secrets of URLs, and no characters that steer a terminal.
     """
+
+    names_element: ClassVar[bool] = True
+    """Whether it says which element it concerns. If not, it becomes an `ElementError` where a function raised it."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
@@ -95,7 +99,7 @@ def is_untouched(error: BaseException) -> bool:
     failed. An `Exception` from a handler is the element's, because functions limit their own time by SIGALRM.
     """
     if isinstance(error, (PenstockError, KeyboardInterrupt, GeneratorExit)):
-        return True
+        return not isinstance(error, PenstockError) or error.names_element
     if isinstance(error, Exception):
         return False
     codes = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}

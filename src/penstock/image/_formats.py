@@ -31,6 +31,8 @@ class ImageError(SourceError):
     of the file adds its name.
     """
 
+    names_element = False
+
 
 class Header(NamedTuple):
     """The facts in the first bytes of a file."""
