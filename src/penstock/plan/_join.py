@@ -164,7 +164,6 @@ def blank_of(spec: Spec, fill: Any) -> Leaves:
     Args:
         spec: Its spec.
         fill: The value of all leaves, or if elements are dicts of each by name; 0 or empty text where there is none.
-            Names that elements have not are passed over, for `select` may have left them out.
 
     Raises:
         ArgumentError: A leaf cannot hold its value.
