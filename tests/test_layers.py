@@ -71,7 +71,7 @@ MAY_IMPORT = {
     "_constructors": RUN | {"_dataset", "sources", "image"},
     "_image_labels": BASE,
     "_images": RUN | {"_dataset", "_image_labels", "sources", "image"},
-    "formats": RUN | {"_dataset", "_constructors", "_image_labels", "sources"},
+    "formats": RUN | {"_dataset", "_constructors", "_image_labels", "_labels", "sources"},
     "ray": RUN,
     "_timeseries": RUN | {"_dataset", "_constructors"},
     "_show": PLAN | {"report"},

@@ -119,6 +119,7 @@ if _typing.TYPE_CHECKING:  # at run time `__getattr__` imports these when they a
     from penstock.formats.files import from_files as from_files
     from penstock.formats.idx import from_idx as from_idx
     from penstock.formats.lance import from_lance as from_lance
+    from penstock.formats.lerobot import from_lerobot as from_lerobot
     from penstock.formats.mds import from_mds as from_mds
     from penstock.formats.megatron import from_megatron as from_megatron
     from penstock.formats.videos import from_videos as from_videos

@@ -247,6 +247,12 @@ class VideoSource(FilesSource):
     def bounds(self) -> npt.NDArray[np.int64]:
         return self.index.bounds
 
+    def times(self, number: int) -> npt.NDArray[np.float64]:
+        """The seconds of the frames of a file, from its first one on."""
+        found = self.index.found[number]
+        numerator, denominator = found["base"].tolist()
+        return (found["times"] - found["times"][0]) * numerator / denominator  # type: ignore[no-any-return]
+
     @property
     def kept_nbytes(self) -> int:
         return self.most_idle * self._decoder_nbytes if "frame" in self.names else 0
@@ -295,12 +301,10 @@ class OpenVideoSource:
         for read in reads:
             outs = dict(zip(self._source.names, read.arrays, strict=True))
             for number, places, rows in by_part(self._index.bounds, read.indices, read.rows):
-                found = self._index.found[number]
                 if "video" in outs:
                     outs["video"][rows] = number
                 if "time" in outs:
-                    numerator, denominator = found["base"].tolist()
-                    outs["time"][rows] = (found["times"][places] - found["times"][0]) * numerator / denominator
+                    outs["time"][rows] = self._source.times(number)[places]
                 if "frame" in outs:
                     self._decode(number, places, outs["frame"], positions_of(rows, len(outs["frame"])))
 

@@ -1,0 +1,160 @@
+"""Folders of LeRobot: steps of episodes in Parquet, and films of cameras.
+
+A folder of version 3 has `meta/info.json`, `meta/episodes/**/*.parquet`, `data/**/*.parquet` with a row for each step,
+and for each camera `videos/CAMERA/**/*.mp4` with a frame for each step. A film holds the frames of many episodes; the
+table of episodes says in which film one is, and at which time it begins.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock._dataset import Dataset
+from penstock._labels import labels_of
+from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
+from penstock.formats._records import from_parquet
+from penstock.formats.videos import VideoSource, from_videos
+from penstock.plan._combine import Merged
+from penstock.plan._fields import Fields
+from penstock.plan._pick import picked
+
+Path = str | os.PathLike[str]
+_MAX_INFO_NBYTES: Final = 16 << 20
+
+
+def from_lerobot(path: Path, *, cameras: Iterable[str] | None = None, size: tuple[int, int] | None = None) -> Dataset:
+    """Makes a dataset of the steps of a LeRobot folder, version 3, with the frames of its cameras, without LeRobot.
+
+    An element is a dict of the columns of the step, such as `"observation.state"`, `"action"`, `"timestamp"` and
+    `"episode_index"`, and of the frame of each camera by its name, RGB, uint8 of shape `(height, width, 3)`. A policy
+    takes some of them at other steps, none of another episode:
+    `ds.windows({"observation.images.top": [-1, 0], "action": range(16)}, groups="episode_index")`.
+
+    The call reads the tables of episodes and of times, and each film once, without decoding it; what is found of a film
+    is kept in a hidden file beside it. Frames are read as by `from_videos`.
+
+    Random access: yes. Order: that of the table of steps. Memory: 8 bytes a step for each camera; see `from_videos` and
+    `from_parquet`.
+
+    Args:
+        path: The folder.
+        cameras: The cameras to read, by name; None for all.
+        size: Height and width to scale frames to.
+
+    Raises:
+        ModuleNotFoundError: PyAV or pyarrow is missing: `pip install 'penstock[video,parquet]'`.
+        ArgumentError: There is no such camera.
+        SourceError: The folder is none of LeRobot's, of another version, or damaged; or a step has no frame.
+
+    Example:
+        >>> import pyarrow, pyarrow.parquet
+        >>> os.makedirs("pusht/meta"), os.makedirs("pusht/data")  # a small folder, without cameras
+        (None, None)
+        >>> with open("pusht/meta/info.json", "w") as file:
+        ...     json.dump({"codebase_version": "v3.0", "features": {}}, file)
+        >>> steps = {"action": [0.0, 1.0, 2.0], "episode_index": [0, 0, 0]}
+        >>> pyarrow.parquet.write_table(pyarrow.table(steps), "pusht/data/file-000.parquet")
+        >>> ds = penstock.from_lerobot("pusht").windows({"action": range(2)}, groups="episode_index")
+        >>> ds[0]["action"], ds[2]["action"]
+        (array([0., 1.]), array([2., 2.]))
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise ArgumentTypeError(f"from_lerobot() needs the path of a folder, got {type_of(path)}.")
+    folder = os.fspath(path)
+    films = _cameras(folder, _info(folder))
+    names = list(films) if cameras is None else [cameras] if isinstance(cameras, str) else list(cameras)
+    if missing := [name for name in names if name not in films]:
+        raise ArgumentError(f"from_lerobot(cameras=...): there is no {missing[0]!r:.80}; there are {list(films)}.")
+    steps = from_parquet(os.path.join(folder, "data", "**", "*.parquet"))
+    if not names:
+        return steps
+    episode, time = (
+        np.asarray(labels_of(steps._node, "from_lerobot()", name)) for name in ("episode_index", "timestamp")
+    )
+    beside = [_frames(folder, name, films[name], episode, time, size)._node for name in names]
+    return Dataset(Merged((steps._node, *beside), "from_lerobot", ""))
+
+
+def _info(folder: str) -> dict[str, Any]:
+    path = os.path.join(folder, "meta", "info.json")
+    try:
+        with open(path, "rb") as file:
+            found = json.loads(file.read(_MAX_INFO_NBYTES))
+    except FileNotFoundError:
+        raise SourceError(f"{folder} is no folder of LeRobot: it has no meta/info.json.") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise SourceError(f"{path} cannot be read: {error}.") from None
+    version = found.get("codebase_version") if isinstance(found, dict) else None
+    if not str(version).startswith("v3"):
+        raise SourceError(
+            f"{path} says version {version!r:.20}, and from_lerobot() reads v3.0. LeRobot converts older ones: python "
+            "-m lerobot.datasets.v30.convert_dataset_v21_to_v30 --repo-id=..."
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def _cameras(folder: str, info: dict[str, Any]) -> dict[str, str]:
+    """The path of films of each camera, with places for the numbers of chunk and file."""
+    features, form = info.get("features"), info.get("video_path")
+    if not isinstance(features, dict):
+        raise SourceError(f"{folder}/meta/info.json has no features. Write it anew, or download it again.")
+    names = [name for name, about in features.items() if isinstance(about, dict) and about.get("dtype") == "video"]
+    if not names:
+        return {}
+    if not isinstance(form, str) or ".." in form or os.path.isabs(form):
+        raise SourceError(f"{folder}/meta/info.json: video_path is {form!r:.80}, which names no files of this folder.")
+    if strange := [name for name in names if not re.fullmatch(r"[\w.\-]+", name) or ".." in name]:
+        raise SourceError(f"{folder}/meta/info.json: {strange[0]!r:.80} is no name of a camera.")
+    return {name: form.replace("{video_key}", name) for name in names}
+
+
+def _frames(
+    folder: str, camera: str, form: str, episode: npt.NDArray[Any], time: npt.NDArray[Any], size: tuple[int, int] | None
+) -> Dataset:
+    """The frames of a camera, one for each step."""
+    words = [f"videos/{camera}/{word}" for word in ("chunk_index", "file_index", "from_timestamp")]
+    table = from_parquet(os.path.join(folder, "meta", "episodes", "**", "*.parquet"), columns=["episode_index", *words])
+    numbers, *places, starts = (
+        np.asarray(labels_of(table._node, "from_lerobot()", name)) for name in ("episode_index", *words)
+    )
+    order = np.argsort(numbers, kind="stable")
+    at = np.searchsorted(numbers[order], episode)
+    if not len(numbers) or (numbers[order][np.minimum(at, len(numbers) - 1)] != episode).any():
+        raise SourceError(f"{folder}: steps are of episodes that meta/episodes does not have. Download it again.")
+    row = order[at]
+    films, film = np.unique(np.stack(places, axis=1), axis=0, return_inverse=True)
+    paths = [os.path.join(folder, _named(form, int(chunk), int(file))) for chunk, file in films]
+    frames = from_videos(paths, size=size)
+    source: Any = frames._node.opens
+    assert isinstance(source, VideoSource)
+    wanted, found = starts[row] + time, np.empty(len(episode), np.int64)
+    film = film.ravel()[row]
+    for number, path in enumerate(paths):
+        mine = np.flatnonzero(film == number)
+        times = source.times(number)
+        step_s = float(np.median(np.diff(times))) if len(times) > 1 else 1.0
+        nearest = np.searchsorted(times + step_s / 2, wanted[mine])
+        last = np.minimum(nearest, len(times) - 1)
+        if len(late := mine[np.abs(times[last] - wanted[mine]) > 0.51 * step_s]):
+            raise SourceError(
+                f"{path} has no frame at {wanted[late[0]]:.3f} s, where step {late[0]} of the folder is, and "
+                f"{len(late)} steps lack theirs. Download it again."
+            )
+        found[mine] = nearest + source.bounds[number]
+    chosen = picked(frames.select("frame")._node, found)
+    return Dataset(Fields(chosen, "rename", (("frame", camera),), keeps_others=True))
+
+
+def _named(form: str, chunk: int, file: int) -> str:
+    """The path of a film; the form is that of Python, of which two names and widths are read."""
+    numbers = {"chunk_index": chunk, "file_index": file}
+
+    def text(match: re.Match[str]) -> str:
+        return f"{numbers[match[1]]:0{match[2] or 1}d}"
+
+    return re.sub(r"\{(chunk_index|file_index)(?::0(\d)d)?\}", text, form)

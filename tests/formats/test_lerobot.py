@@ -1,0 +1,127 @@
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import penstock as ps
+from tests.formats.test_videos import decoded, written
+
+LENGTHS = [5, 3, 6, 4]
+CAMERAS = ["observation.images.top", "observation.images.wrist"]
+FPS = 10
+
+
+def folder(path, version="v3.0", films=((0, 1), (2, 3)), **changes):
+    """A folder of four episodes, as LeRobot writes them: two films a camera, and two files of steps."""
+    (path / "meta" / "episodes" / "chunk-000").mkdir(parents=True)
+    (path / "data" / "chunk-000").mkdir(parents=True)
+    about = {name: {"dtype": "video", "shape": [48, 64, 3]} for name in CAMERAS}
+    about |= {"action": {"dtype": "float32", "shape": [2]}, "timestamp": {"dtype": "float32", "shape": [1]}}
+    info = {
+        "codebase_version": version,
+        "fps": FPS,
+        "features": about,
+        "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
+        "video_path": "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4",
+    }
+    (path / "meta" / "info.json").write_text(json.dumps(info | changes))
+    episodes = {"episode_index": np.arange(4), "length": np.array(LENGTHS)}
+    for name in CAMERAS:
+        chunks, starts = np.zeros(4, int), np.zeros(4)
+        numbers = np.zeros(4, int)
+        for file, members in enumerate(films):
+            numbers[list(members)] = file
+            starts[list(members)] = np.cumsum([0, *(LENGTHS[each] for each in members)])[:-1] / FPS
+            target = path / "videos" / name / "chunk-000" / f"file-{file:03}.mp4"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            written(target, sum(LENGTHS[each] for each in members), first=50 * file + 20 * CAMERAS.index(name), gop=2)
+        episodes |= {f"videos/{name}/chunk_index": chunks, f"videos/{name}/file_index": numbers}
+        episodes |= {f"videos/{name}/from_timestamp": starts}
+    pq.write_table(pa.table(episodes), path / "meta" / "episodes" / "chunk-000" / "file-000.parquet")
+    episode = np.repeat(np.arange(4), LENGTHS)
+    frame = np.concatenate([np.arange(length) for length in LENGTHS])
+    rows = {
+        "action": pa.FixedSizeListArray.from_arrays(pa.array(np.arange(36, dtype=np.float32)), 2),
+        "timestamp": (frame / FPS).astype(np.float32),
+        "frame_index": frame,
+        "episode_index": episode,
+    }
+    table = pa.table(rows)
+    pq.write_table(table[:8], path / "data" / "chunk-000" / "file-000.parquet")
+    pq.write_table(table[8:], path / "data" / "chunk-000" / "file-001.parquet")
+    return path
+
+
+def frames_of(path, name):
+    return np.concatenate([decoded(path / "videos" / name / "chunk-000" / f"file-00{file}.mp4") for file in range(2)])
+
+
+def test_each_step_has_the_frames_of_its_cameras(tmp_path):
+    ds = ps.from_lerobot(folder(tmp_path))
+    assert len(ds) == sum(LENGTHS)
+    frames = {name: frames_of(tmp_path, name) for name in CAMERAS}
+    for executor in ("inline", "threads"):
+        with ds.shuffle(seed=1).batch(6).loader(executor=executor) as loader:
+            for batch in loader:
+                numbers = (batch["action"][:, 0] / 2).astype(int)
+                assert all((batch[name] == frames[name][numbers]).all() for name in CAMERAS)
+                assert (batch["episode_index"] == np.repeat(np.arange(4), LENGTHS)[numbers]).all()
+
+
+def test_films_may_hold_episodes_in_another_order(tmp_path):
+    ds = ps.from_lerobot(folder(tmp_path, films=((2, 0), (3, 1))), cameras=CAMERAS[:1])
+    frames = frames_of(tmp_path, CAMERAS[0])  # of episodes 2, 0, 3, 1
+    order = [*range(6, 11), *range(15, 18), *range(6), *range(11, 15)]
+    assert all((step[CAMERAS[0]] == frames[number]).all() for step, number in zip(ds, order, strict=True))
+
+
+def test_offsets_by_name_stay_in_their_episode(tmp_path):
+    ds = ps.from_lerobot(folder(tmp_path)).windows({CAMERAS[0]: [-1, 0], "action": range(3)}, groups="episode_index")
+    element = ds[4]  # the last step of the first episode
+    assert element[CAMERAS[0]].shape == (2, 48, 64, 3)
+    assert element["action"][:, 0].tolist() == [8, 8, 8]
+    assert element["is_pad"]["action"].tolist() == [False, True, True]
+
+
+def test_cameras_are_chosen_and_scaled(tmp_path):
+    ds = ps.from_lerobot(folder(tmp_path), cameras=[CAMERAS[1]], size=(24, 32))
+    assert ds[0][CAMERAS[1]].shape == (24, 32, 3)
+    assert CAMERAS[0] not in ds[0]
+    assert list(ps.from_lerobot(tmp_path, cameras=[])[0]) == ["action", "timestamp", "frame_index", "episode_index"]
+    with pytest.raises(ps.ArgumentError, match=r"there is no 'front'; there are \['observation.images.top', 'obs"):
+        ps.from_lerobot(tmp_path, cameras="front")
+
+
+def test_what_is_no_folder_of_version_3_is_an_error_with_its_name(tmp_path):
+    with pytest.raises(ps.SourceError, match=r"is no folder of LeRobot: it has no meta/info\.json"):
+        ps.from_lerobot(tmp_path)
+    folder(tmp_path / "old", "v2.1")
+    with pytest.raises(ps.SourceError, match=r"info\.json says version 'v2.1'.*convert_dataset_v21_to_v30"):
+        ps.from_lerobot(tmp_path / "old")
+    (tmp_path / "old" / "meta" / "info.json").write_text("{")
+    with pytest.raises(ps.SourceError, match=r"info\.json cannot be read"):
+        ps.from_lerobot(tmp_path / "old")
+
+
+def test_a_folder_names_no_files_outside_of_it(tmp_path):
+    for number, form in enumerate(("../{video_key}.mp4", "/etc/{video_key}", 3)):
+        with pytest.raises(ps.SourceError, match="names no files of this folder"):
+            ps.from_lerobot(folder(tmp_path / str(number), video_path=form))
+    changed = {"features": {"../x": {"dtype": "video"}}}
+    with pytest.raises(ps.SourceError, match=r"'\.\./x' is no name of a camera"):
+        ps.from_lerobot(folder(tmp_path / "name", **changed))
+
+
+def test_a_step_without_a_frame_is_an_error(tmp_path):
+    folder(tmp_path)
+    film = tmp_path / "videos" / CAMERAS[0] / "chunk-000" / "file-001.mp4"
+    written(film, 7)
+    with pytest.raises(
+        ps.SourceError, match=r"file-001\.mp4 has no frame at 0\.700 s, where step 15 of the folder is.* 3 st"
+    ):
+        ps.from_lerobot(tmp_path)
+    film.unlink()
+    with pytest.raises(ps.SourceError, match=r"file-001\.mp4"):
+        ps.from_lerobot(tmp_path)
