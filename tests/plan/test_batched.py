@@ -284,3 +284,19 @@ def test_threads_run_functions_of_flat_map_side_by_side():
 
     with ps.range(8).flat_map(meets, element_spec=INT64).loader("threads", workers=2) as loader:
         assert [int(x) for x in loader] == list(range(8))
+
+
+def test_the_last_batch_is_short_where_elements_before_it_fail(tmp_path):
+    def fails(x):
+        if x == 0:
+            raise ValueError
+        return x
+
+    source = ps.range(4).map(fails, element_spec=INT64)
+    for ds in (
+        source.batch(2).map(lambda many: many + 1),
+        source.map(lambda many: many + 1, batched=2).batch(2),
+        source.map(lambda many: many + 1, batched=2, element_spec=INT64).batch(2),
+    ):
+        with ds.loader(executor="inline", on_error="skip", quarantine=tmp_path / "q") as loader:
+            assert [batch.tolist() for batch in loader] == [[2, 3], [4]]

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import assume, given, settings, strategies as st
 
 import penstock as ps
+from penstock.base._errors import ElementError
 from penstock.base._random import ElementRng, local_permute, permute
 from penstock.plan._text import sources_of
 from penstock.testing import assert_same
@@ -26,6 +27,7 @@ from penstock.testing.strategies import dealt_in_cycles, mixed, shuffled
 BAD: Any = None
 """An element that fails."""
 INT64 = ps.ArraySpec((), "int64")
+TOKENS = ps.ArraySpec((None,), "int64")
 PAIR = (INT64, ps.ArraySpec((), "float64"))
 MOST = 40
 EPOCHS = range(2)
@@ -439,3 +441,52 @@ def test_any_long_plan_with_elements_that_fail_is_as_the_policy_says(executor: s
         _assert_policy((executor, RUNS[executor]), case, data)
 
     holds()
+
+
+class LameGroups:
+    """Adds one to each of many, and fails for some groups; elements have one size, or are arrays of any size."""
+
+    def __init__(self, modulus: int, are_ragged: bool) -> None:
+        self.modulus, self.are_ragged = modulus, are_ragged
+
+    def __call__(self, many: Any) -> Any:
+        if int(many.sum()) % self.modulus == 1:
+            raise ValueError("lame")
+        return [np.full(int(x) % 3 + 1, x + 1) for x in many] if self.are_ragged else many + 1
+
+
+@given(data=st.data(), case=cases(max_steps=2), size=st.integers(1, 5), modulus=st.integers(2, 6))
+@settings(max_examples=settings.default.max_examples // 2)
+def test_groups_that_fail_are_left_out_whole_whatever_the_size_of_their_elements(
+    data: Any, case: Case, size: int, modulus: int
+) -> None:
+    policy, executor = (
+        data.draw(st.sampled_from(["skip", "replace"])),
+        data.draw(st.sampled_from(["inline", "threads"])),
+    )
+    found: list[Any] = []
+    for spec, last in ((INT64, None), (TOKENS, first_number)):
+        dataset = case.dataset.map(LameGroups(modulus, spec is TOKENS), batched=size, element_spec=spec)
+        dataset = dataset if last is None else dataset.map(last, element_spec=INT64)
+        with tempfile.TemporaryDirectory() as folder:
+            options: dict[str, Any] = {"on_error": policy, "quarantine": Path(folder) / "bad.jsonl"}
+            try:
+                with dataset.batch(3).loader(executor=executor, **options) as loader:
+                    found.append([batch.tolist() for _ in EPOCHS for batch in loader])
+            except ElementError as error:  # all elements of a batch failed
+                assert policy == "replace"
+                found.append(str(error)[:50])
+    assert found[0] == found[1]
+    if policy == "skip":
+        groups = [
+            many
+            for epoch in EPOCHS
+            for values in [[x for x in case.elements(epoch) if x is not BAD]]
+            for many in (values[start : start + size] for start in range(0, len(values), size))
+            if sum(many) % modulus != 1
+        ]
+        assert [x for batch in found[0] for x in batch] == [x + 1 for many in groups for x in many]
+
+
+def first_number(numbers: Any) -> Any:
+    return numbers[0]

@@ -100,6 +100,8 @@ def _varying(spec: ArraySpec, short: dict[int, int]) -> ArraySpec:
     if not spec.shape or spec.shape[0] not in short:
         return spec
     rest = spec.shape[1:]
+    if None in rest:
+        return ArraySpec((None, *rest), spec.dtype)
     return ArraySpec((None, *rest), spec.dtype, (short[spec.shape[0]], *rest))  # type: ignore[arg-type]  # no None
 
 
@@ -300,10 +302,19 @@ class Map(OneToOne, OnWorkers):
         if self.verdict is not None:
             return Spec.of((self.source.spec.tree, ArraySpec((), np.dtype(self.verdict))))
         if self.declared is not None:
-            return self.declared
+            return self.declared if self.batched is None else self._of_batches(self.declared)
         spec = self.learn().spec
         assert spec is not None
-        return spec.loosened() if self.is_loose else spec
+        return self._of_batches(spec.loosened() if self.is_loose else spec)
+
+    def _of_batches(self, spec: Spec) -> Spec:
+        """Marks the first axis as varying where that of the input's batches does.
+
+        What was declared or learnt may be of batches that all have one size, and guards below leave elements out.
+        """
+        leaves = (leaf for leaf in self.source.spec.leaves if leaf.shape[:1] == (None,) and leaf.max_shape)
+        sizes = {leaf.max_shape[0]: leaf.max_shape[0] for leaf in leaves}  # type: ignore[index]
+        return Spec(tuple(_varying(leaf, sizes) for leaf in spec.leaves), spec.structure) if sizes else spec
 
     def learn(self, *, takes_any: bool = False) -> Learned:
         """Runs the function on element 0, if nothing has, and returns what was learnt.
