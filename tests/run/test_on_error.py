@@ -581,7 +581,8 @@ def test_what_a_function_of_flat_map_raises_is_an_error_that_says_why(load: Any,
     batches = iter(loader)
     assert [next(batches).tolist() for _ in range(2)] == [[0, 0], [1, 1]]
     with pytest.raises(
-        ps.ElementError, match=r"failed on element 2 of epoch 0: ValueError: broken\. on_error= does not"
+        ps.ElementError,
+        match=r"failed on element 2 of epoch 0, made of element 2 .*: ValueError: broken\. on_error= does not",
     ):
         next(batches)
 
@@ -595,7 +596,7 @@ def test_what_fails_before_flat_map_is_left_out_with_all_that_would_have_been_ma
 def test_a_failure_in_flat_map_says_nothing_of_on_error_to_who_did_not_ask_for_it(load: Any) -> None:
     with pytest.raises(ps.ElementError) as caught:
         list(load(ps.range(5).flat_map(lambda x: [decode(x)]).batch(2)))
-    assert str(caught.value).endswith("failed on element 3 of epoch 0: ValueError: broken 3")
+    assert str(caught.value).endswith("failed on element 3 of epoch 0, made of the integer 3: ValueError: broken 3")
 
 
 class BrokenRows(ps.Source):
