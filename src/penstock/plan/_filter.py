@@ -17,7 +17,7 @@ from penstock.base._tree import Tree
 from penstock.memory._pickles import dumps
 from penstock.memory._rows import Indices, Leaves, Rows, chunk_nbytes, copied
 from penstock.plan._conform import MisfitError, begun, column, conformed, observed, rows_of
-from penstock.plan._map import Learned, OnWorkers
+from penstock.plan._map import Learned, OfMade, OnWorkers
 from penstock.plan._node import (
     Access,
     Elements,
@@ -262,7 +262,7 @@ class Expand(OneToOne, OnWorkers):
 
 
 @dataclass(frozen=True, eq=False)
-class FlatMap(Sequential):
+class FlatMap(Sequential, OfMade):
     """The elements that a function makes of each element of the input, one after the other."""
 
     is_tolerated: bool = field(default=False, repr=False)
@@ -278,20 +278,6 @@ class FlatMap(Sequential):
     def maker(self) -> Expand:
         """The step that made them: the input, or below guards."""
         return next(each for each in walk(self.source) if isinstance(each, Expand))
-
-    @property
-    def verb(self) -> str:
-        """The user's."""
-        return self.maker.verb
-
-    @property
-    def label(self) -> str:
-        """As the user wrote it."""
-        return self.maker.label
-
-    def settings(self) -> dict[str, Any]:
-        """The function's name."""
-        return self.maker.settings()
 
     @property
     def known_spec(self) -> Spec | None:

@@ -216,6 +216,30 @@ class OnWorkers(OfFunction):
 
 
 @dataclass(frozen=True, eq=False)
+class OfMade(OneInput):
+    """A step that takes apart what a hidden step below it made. The user sees one step."""
+
+    @property
+    @abstractmethod
+    def maker(self) -> OnWorkers:
+        """The step that made it: the input, or below guards."""
+
+    @property
+    def verb(self) -> str:
+        """The user's."""
+        return self.maker.verb
+
+    @property
+    def label(self) -> str:
+        """As the user wrote it."""
+        return self.maker.label
+
+    def settings(self) -> dict[str, Any]:
+        """Those of the function."""
+        return self.maker.settings()
+
+
+@dataclass(frozen=True, eq=False)
 class Map(OneToOne, OnWorkers):
     """Element `i` is `function` of the input's element `i`."""
 

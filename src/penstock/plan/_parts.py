@@ -13,8 +13,8 @@ from penstock.base._spec import ArraySpec, Spec
 from penstock.memory._pickles import dumps
 from penstock.memory._rows import Indices, Leaves, Rows, distinct
 from penstock.plan._conform import MisfitError, column, conformed, rows_of
-from penstock.plan._map import Map, wrong_count
-from penstock.plan._node import ClearAfter, Demand, Elements, Length, Memory, OneInput, walk, working_memory
+from penstock.plan._map import Map, OfMade, wrong_count
+from penstock.plan._node import ClearAfter, Demand, Elements, Length, Memory, walk, working_memory
 from penstock.plan._reader import Gather, Reader
 
 
@@ -49,7 +49,7 @@ class PackedMap(Map):
 
 
 @dataclass(frozen=True, eq=False)
-class Parts(OneInput):
+class Parts(OfMade):
     """Element `i` is the one that a function of many elements made of element `i` of its input; of any size."""
 
     takes_any_shape = True
@@ -59,20 +59,6 @@ class Parts(OneInput):
     def maker(self) -> PackedMap:
         """The step that made them: the input, or below guards."""
         return next(each for each in walk(self.source) if isinstance(each, PackedMap))
-
-    @property
-    def verb(self) -> str:
-        """The user's."""
-        return self.maker.verb
-
-    @property
-    def label(self) -> str:
-        """As the user wrote it."""
-        return self.maker.label
-
-    def settings(self) -> dict[str, Any]:
-        """The function's name, and the number of elements."""
-        return self.maker.settings()
 
     @cached_property
     def length(self) -> Length:
