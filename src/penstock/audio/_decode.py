@@ -35,12 +35,14 @@ _MOST_RATE: Final = 10_000_000
 _MOST_NBYTES: Final = 1 << 32
 
 
-class AudioError(ValueError):
+class AudioError(SourceError):
     """A sound file cannot be decoded: no sound, cut, damaged, or too large. The text has the path, if one was given.
 
     In `map` and `random_map` it is the cause of an `ElementError`, which names the element and, after `from_files`, its
-    file. So it is none of penstock's own errors, which pass as they are.
+    file.
     """
+
+    names_element = False
 
 
 @final

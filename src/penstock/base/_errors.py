@@ -98,8 +98,10 @@ def is_untouched(error: BaseException) -> bool:
     An exception that a signal handler raised to end the program passes, such as `sys.exit()` on SIGTERM: no element
     failed. An `Exception` from a handler is the element's, because functions limit their own time by SIGALRM.
     """
-    if isinstance(error, (PenstockError, KeyboardInterrupt, GeneratorExit)):
-        return not isinstance(error, PenstockError) or error.names_element
+    if isinstance(error, PenstockError):
+        return error.names_element
+    if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
+        return True
     if isinstance(error, Exception):
         return False
     codes = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
