@@ -62,8 +62,6 @@ def joined(left: Node, right: Node, on: On, how: str, fill: Any) -> Merged:
     elif fill is None:
         require_partners(call, keys, found)
     else:
-        if isinstance(fill, dict) and (strange := [name for name in fill if name not in names]):
-            raise ArgumentError(f"join(fill=...): the other dataset has no {strange[0]!r:.80}; it has {names}.")
         values = with_empty_groups(values)
         blank_of(values.spec, fill)  # refuses what does not fit
     text = f"on={on!r:.80}" + (", how='inner'" if how == "inner" else "")

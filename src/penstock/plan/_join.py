@@ -166,9 +166,11 @@ def blank_of(spec: Spec, fill: Any) -> Leaves:
         fill: The value of all leaves, or if elements are dicts of each by name; 0 or empty text where there is none.
 
     Raises:
-        ArgumentError: A leaf cannot hold its value.
+        ArgumentError: There is no such name, or a leaf cannot hold its value.
     """
     tree = spec.tree if isinstance(spec.tree, dict) else {"": spec.tree}
+    if isinstance(fill, dict) and spec.tree is tree and (strange := [name for name in fill if name not in tree]):
+        raise ArgumentError(f"join(fill=...): the other dataset has no {strange[0]!r:.80}; it has {list(tree)}.")
     leaves = []
     for name, part in tree.items():
         value = fill.get(name) if isinstance(fill, dict) else fill
