@@ -125,3 +125,13 @@ def test_a_step_without_a_frame_is_an_error(tmp_path):
     film.unlink()
     with pytest.raises(ps.SourceError, match=r"file-001\.mp4"):
         ps.from_lerobot(tmp_path)
+
+
+def test_a_time_beside_the_last_frame_of_a_film_is_that_frame_and_none_of_the_next_film(tmp_path):
+    path = folder(tmp_path) / "data" / "chunk-000" / "file-000.parquet"
+    table = pq.read_table(path)
+    times = table["timestamp"].to_numpy().copy()
+    times[7] += 0.0505  # the last step in the first film, half a frame and a little late
+    pq.write_table(table.set_column(1, "timestamp", pa.array(times)), path)
+    found = ps.from_lerobot(tmp_path, cameras=CAMERAS[:1])[7][CAMERAS[0]]
+    assert (found == frames_of(tmp_path, CAMERAS[0])[7]).all()

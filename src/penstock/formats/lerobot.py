@@ -19,6 +19,7 @@ from penstock._labels import labels_of
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
 from penstock.formats._records import from_parquet
 from penstock.formats.videos import VideoSource, from_videos
+from penstock.memory._rows import Indices
 from penstock.plan._combine import Merged
 from penstock.plan._fields import Fields
 from penstock.plan._pick import picked
@@ -76,7 +77,9 @@ def from_lerobot(path: Path, *, cameras: Iterable[str] | None = None, size: tupl
     episode, time = (
         np.asarray(labels_of(steps._node, "from_lerobot()", name)) for name in ("episode_index", "timestamp")
     )
-    beside = [_frames(folder, name, films[name], episode, time, size)._node for name in names]
+    episodes = _Episodes(folder, names)
+    rows = episodes.rows(episode)
+    beside = [_frames(folder, name, films[name], *episodes.places(name, rows), time, size)._node for name in names]
     return Dataset(Merged((steps._node, *beside), "from_lerobot", ""))
 
 
@@ -113,34 +116,62 @@ def _cameras(folder: str, info: dict[str, Any]) -> dict[str, str]:
     return {name: form.replace("{video_key}", name) for name in names}
 
 
+class _Episodes:
+    """The table of episodes: where in the films of some cameras each of them is."""
+
+    def __init__(self, folder: str, cameras: Iterable[str]) -> None:
+        self._folder = folder
+        words = ["episode_index", *(word for camera in cameras for word in _words(camera))]
+        table = from_parquet(os.path.join(folder, "meta", "episodes", "**", "*.parquet"), columns=words)
+        self._columns = {word: np.asarray(labels_of(table._node, "from_lerobot()", word)) for word in words}
+
+    def rows(self, episodes: npt.NDArray[Any]) -> Indices:
+        """The row of each of some episodes.
+
+        Raises:
+            SourceError: One has none.
+        """
+        numbers = self._columns["episode_index"]
+        order = np.argsort(numbers, kind="stable")
+        at = np.searchsorted(numbers[order], episodes)
+        if not len(numbers) or (numbers[order][np.minimum(at, len(numbers) - 1)] != episodes).any():
+            raise SourceError(
+                f"{self._folder}: steps are of episodes that meta/episodes does not have. Download it again."
+            )
+        return order[at]
+
+    def places(self, camera: str, rows: Indices) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """The chunk and file of films of a camera, shape `(n, 2)`, and the seconds at which episodes begin there."""
+        chunk, file, start = (self._columns[word][rows] for word in _words(camera))
+        return np.stack([chunk, file], axis=1), start
+
+
+def _words(camera: str) -> list[str]:
+    return [f"videos/{camera}/{word}" for word in ("chunk_index", "file_index", "from_timestamp")]
+
+
 def _frames(
-    folder: str, camera: str, form: str, episode: npt.NDArray[Any], time: npt.NDArray[Any], size: tuple[int, int] | None
+    folder: str,
+    camera: str,
+    form: str,
+    places: npt.NDArray[Any],
+    starts: npt.NDArray[Any],
+    time: npt.NDArray[Any],
+    size: tuple[int, int] | None,
 ) -> Dataset:
     """The frames of a camera, one for each step."""
-    words = [f"videos/{camera}/{word}" for word in ("chunk_index", "file_index", "from_timestamp")]
-    table = from_parquet(os.path.join(folder, "meta", "episodes", "**", "*.parquet"), columns=["episode_index", *words])
-    numbers, *places, starts = (
-        np.asarray(labels_of(table._node, "from_lerobot()", name)) for name in ("episode_index", *words)
-    )
-    order = np.argsort(numbers, kind="stable")
-    at = np.searchsorted(numbers[order], episode)
-    if not len(numbers) or (numbers[order][np.minimum(at, len(numbers) - 1)] != episode).any():
-        raise SourceError(f"{folder}: steps are of episodes that meta/episodes does not have. Download it again.")
-    row = order[at]
-    films, film = np.unique(np.stack(places, axis=1), axis=0, return_inverse=True)
+    films, film = np.unique(places, axis=0, return_inverse=True)
     paths = [os.path.join(folder, _named(form, int(chunk), int(file))) for chunk, file in films]
     frames = from_videos(paths, size=size)
     source: Any = frames._node.opens
     assert isinstance(source, VideoSource)
-    wanted, found = starts[row] + time, np.empty(len(episode), np.int64)
-    film = film.ravel()[row]
+    wanted, found = starts + time, np.empty(len(time), np.int64)
     for number, path in enumerate(paths):
-        mine = np.flatnonzero(film == number)
+        mine = np.flatnonzero(film.ravel() == number)
         times = source.times(number)
         step_s = float(np.median(np.diff(times))) if len(times) > 1 else 1.0
-        nearest = np.searchsorted(times + step_s / 2, wanted[mine])
-        last = np.minimum(nearest, len(times) - 1)
-        if len(late := mine[np.abs(times[last] - wanted[mine]) > 0.51 * step_s]):
+        nearest = np.minimum(np.searchsorted(times + step_s / 2, wanted[mine]), len(times) - 1)
+        if len(late := mine[np.abs(times[nearest] - wanted[mine]) > 0.51 * step_s]):
             raise SourceError(
                 f"{path} has no frame at {wanted[late[0]]:.3f} s, where step {late[0]} of the folder is, and "
                 f"{len(late)} steps lack theirs. Download it again."

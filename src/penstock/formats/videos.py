@@ -197,7 +197,7 @@ def _frames_of(file: File) -> Arrays:
     return {"times": shown, "seeks": keys[place, 1], "firsts": np.searchsorted(shown, keys[place, 0]), "base": base}
 
 
-class Frames(NamedTuple):
+class VideoIndex(NamedTuple):
     """The frames of all files."""
 
     bounds: npt.NDArray[np.int64]
@@ -234,24 +234,24 @@ class VideoSource(FilesSource):
         return {name: specs[name] for name in self.names}
 
     @cached_property
-    def index(self) -> Frames:
+    def index(self) -> VideoIndex:
         """The frames. Reads what was kept, or each file."""
 
         def found(file: File) -> Arrays:
             return kept(file, "video", self.cache_dir, lambda: _frames_of(file))
 
         arrays = list(for_each(self.files, found))
-        return Frames(bounds_of(len(each["times"]) for each in arrays), arrays)
+        return VideoIndex(bounds_of(len(each["times"]) for each in arrays), arrays)
 
     @property
     def bounds(self) -> npt.NDArray[np.int64]:
         return self.index.bounds
 
-    def times(self, number: int) -> npt.NDArray[np.float64]:
-        """The seconds of the frames of a file, from its first one on."""
+    def times(self, number: int, places: Indices | slice = slice(None)) -> npt.NDArray[np.float64]:
+        """The seconds of frames of a file, from its first one on."""
         found = self.index.found[number]
         numerator, denominator = found["base"].tolist()
-        return (found["times"] - found["times"][0]) * numerator / denominator  # type: ignore[no-any-return]
+        return (found["times"][places] - found["times"][0]) * numerator / denominator  # type: ignore[no-any-return]
 
     @property
     def kept_nbytes(self) -> int:
@@ -304,7 +304,7 @@ class OpenVideoSource:
                 if "video" in outs:
                     outs["video"][rows] = number
                 if "time" in outs:
-                    outs["time"][rows] = self._source.times(number)[places]
+                    outs["time"][rows] = self._source.times(number, places)
                 if "frame" in outs:
                     self._decode(number, places, outs["frame"], positions_of(rows, len(outs["frame"])))
 
