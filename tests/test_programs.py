@@ -286,7 +286,7 @@ def test_a_curriculum_changes_its_mixture_at_given_steps():
 
 
 @pytest.mark.parametrize("position", [0, 7])
-def test_each_of_them_goes_on_from_the_middle(position):
+def test_buckets_go_on_from_the_middle(position):
     lengths, words = sentences(100)
     ds = ps.from_source(words, element_spec=TOKENS).shuffle(seed=1).bucket_by_length(lengths=lengths, batch_size=4)
     whole = batches(ds)

@@ -25,7 +25,7 @@ _DTYPES: Final = {
 """The dtypes of arrays by the byte before them."""
 
 
-class Column(NamedTuple):
+class MdsColumn(NamedTuple):
     """A column of an index."""
 
     name: str
@@ -38,7 +38,7 @@ class Described(NamedTuple):
     """A shard, as an index describes it."""
 
     name: str
-    columns: tuple[Column, ...]
+    columns: tuple[MdsColumn, ...]
     samples: int
     raw_nbytes: int
     zipped: tuple[str, int, str] | None
@@ -175,13 +175,13 @@ def _described(about: Any) -> Described:
     return Described(name, columns, samples, raw_nbytes, zipped)
 
 
-def _column(name: Any, encoding: Any, nbytes: Any) -> Column:
+def _column(name: Any, encoding: Any, nbytes: Any) -> MdsColumn:
     if not isinstance(name, str) or not isinstance(encoding, str):
         raise TypeError(f"a column is {name!r:.40}, encoded as {encoding!r:.40}")
     form = form_of(encoding)
     if form is not None and form.nbytes != nbytes:
         raise ValueError(f"the column {name!r} is {encoding}, of {form.nbytes} bytes, and has {nbytes!r:.40}")
-    return Column(name, encoding, None if nbytes is None else _count(nbytes))
+    return MdsColumn(name, encoding, None if nbytes is None else _count(nbytes))
 
 
 def _count(value: Any) -> int:
@@ -205,5 +205,5 @@ def _data(about: Any) -> tuple[str, int]:
     return name, _count(about["bytes"])
 
 
-def text_of(columns: Iterable[Column]) -> str:
+def text_of(columns: Iterable[MdsColumn]) -> str:
     return "{" + ", ".join(f"{column.name!r}: {column.encoding!r}" for column in columns) + "}"

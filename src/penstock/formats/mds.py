@@ -23,7 +23,7 @@ from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
 from penstock.formats import _recordindex
 from penstock.formats._example import row_numbers
-from penstock.formats._mdsindex import Column, Described, Form, form_of, shards_of, text_of
+from penstock.formats._mdsindex import Described, Form, MdsColumn, form_of, shards_of, text_of
 from penstock.formats._recordindex import Arrays, RecordFiles, RecordFilesReader
 from penstock.plan._source import Read
 from penstock.plan._source_node import SourceNode
@@ -154,7 +154,7 @@ def _index_of(path: Any) -> Any:
     return text if text.endswith(".json") else f"{text.rstrip('/')}/{_INDEX}"
 
 
-def _chosen(url: str, there: Sequence[Column], names: Sequence[str] | None) -> tuple[str, ...]:
+def _chosen(url: str, there: Sequence[MdsColumn], names: Sequence[str] | None) -> tuple[str, ...]:
     """Returns the names of the columns to read.
 
     Raises:
@@ -246,7 +246,7 @@ class MdsSource(RecordFiles):
     files: tuple[File, ...]
     shards: tuple[_Shard, ...]
     """What the index says of each file."""
-    columns: tuple[Column, ...]
+    columns: tuple[MdsColumn, ...]
     wanted: tuple[str, ...]
     """The columns of an element."""
     cache_dir: str | None
