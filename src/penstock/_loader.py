@@ -14,6 +14,7 @@ from penstock.base._errors import (
     ArgumentError,
     ElementError,
     LoaderError,
+    MemoryLimitError,
     PenstockError,
     SourceError,
     StateError,
@@ -23,6 +24,7 @@ from penstock.base._errors import (
 )
 from penstock.base._tracebacks import shorten
 from penstock.base._tree import Tree
+from penstock.base._units import size_text
 from penstock.lower._analysis import functions_of
 from penstock.lower._rewrite import batching_of, prune_cached, with_batches
 from penstock.lower._share import Share
@@ -422,8 +424,11 @@ class Loader(NoArray):
         if self._delivery is None:
             try:
                 self._delivery = start(self.arrangement)
-            except Exception:
+            except Exception as error:
                 self.require_open()  # it may have been closed meanwhile
+                if isinstance(error, MemoryLimitError):
+                    nbytes, step = self.arrangement.budget.largest_element
+                    error.add_note(f"One element of {step} takes {size_text(nbytes)}.")
                 raise
             watch(self, self._delivery)
             try:

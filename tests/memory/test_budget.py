@@ -4,6 +4,7 @@ import math
 import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -242,3 +243,114 @@ def test_what_sources_keep_is_counted_once_for_each_process_and_gives_way_to_a_l
                 assert next(iter(loader)).tolist() == [0, 1, 2, 3]
         with pytest.raises(ps.MemoryLimitError, match=rf"^Projected memory is {count}"):
             kept.loader(**options, memory_limit=rest + overhead + count * (1 << 20) - 1)
+
+
+# ---------------------------------------------------------------------------------------------- lying headers
+
+HUGE = 1 << 47  # columns: more than the address space
+
+
+def huge_hdf5(folder: Path) -> ps.Dataset:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(folder / "lies.x", "w") as file:
+        return ps.from_arrays(file.create_dataset("x", (4, HUGE), "i2", chunks=(1, 8)))
+
+
+def huge_npz(folder: Path) -> ps.Dataset:
+    np.savez(
+        folder / "lies.npz",
+        indptr=np.zeros(5, "i4"),
+        indices=np.zeros(0, "i8"),
+        data=np.zeros(0, "i2"),
+        shape=(4, HUGE),
+        format=b"csr",
+    )
+    return ps.from_csr(folder / "lies.npz")
+
+
+def huge_h5ad(folder: Path) -> ps.Dataset:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(folder / "lies.h5ad", "w") as file:
+        file["X/indptr"], file["X/indices"], file["X/data"] = np.zeros(5, "i4"), np.zeros(0, "i8"), np.zeros(0, "i2")
+        file["X"].attrs["encoding-type"], file["X"].attrs["shape"] = "csr_matrix", (4, HUGE)
+    return ps.from_h5ad(folder / "lies.h5ad")
+
+
+def huge_zarr(folder: Path) -> ps.Dataset:
+    zarr = pytest.importorskip("zarr")
+    zarr.create_array(str(folder / "lies.zarr"), shape=(4, HUGE), dtype="i2", chunks=(1, 8))
+    return ps.from_zarr(folder / "lies.zarr")
+
+
+def huge_source(folder: Path) -> ps.Dataset:
+    class Lies(ps.Source):
+        element_spec = ps.ArraySpec((HUGE,), "i2")
+
+        def __len__(self) -> int:
+            return 4
+
+        def __str__(self) -> str:
+            return "lies.own"
+
+        def read_into(self, indices: Any, out: Any) -> None:
+            raise AssertionError("it was read")
+
+    return ps.from_source(Lies())
+
+
+READS: dict[str, Any] = {
+    "one": lambda ds: ds[0],
+    "all": lambda ds: next(iter(ds)),
+    "map": lambda ds: ds.map(len)[0],
+    "batch": lambda ds: ds.batch(3)[0],
+    "stream": lambda ds: next(iter(ds.filter(len))),
+    "inline": lambda ds: next(iter(ds.batch(3).loader("inline"))),
+    "threads": lambda ds: next(iter(ds.shuffle(1).batch(3).loader("threads"))),
+    "limit": lambda ds: ds.batch(3).loader("threads", memory_limit=1 << 30),
+    "map and limit": lambda ds: ds.map(np.sum, element_spec=ps.ArraySpec((), "i8")).loader(memory_limit=1 << 30),
+}
+LIES = [huge_hdf5, huge_npz, huge_h5ad, huge_zarr, huge_source]
+
+
+@pytest.mark.parametrize("make", LIES)
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_an_element_that_no_memory_holds_is_an_error_with_its_file_before_it_is_read(
+    make: Any, read: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(ps.MemoryLimitError) as caught:
+        read(make(tmp_path))
+    text = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
+    assert re.search(r"lies\.", text), text
+    assert re.search(r"\d TiB", text), text
+
+
+def test_a_source_that_gets_no_memory_is_an_error_with_the_element() -> None:
+    class Hungry(Keeps):
+        def read_into(self, indices: Any, out: Any) -> None:
+            np.empty(HUGE)
+
+        def describe(self, index: int) -> str:
+            return f"row {index} of hungry.own"
+
+    dataset = ps.from_source(Hungry())
+    with pytest.raises(
+        ps.MemoryLimitError, match=r"^row 7 of hungry\.own cannot be read: Unable to allocate 1\.00 PiB"
+    ):
+        dataset[7]
+    with pytest.raises(ps.MemoryLimitError, match=r"^row 0 of hungry\.own cannot be read: .* write it again\.\n"):
+        list(dataset.batch(4).loader("threads"))
+
+
+def test_categories_and_starts_of_more_rows_than_memory_holds_are_errors_with_the_file(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "lies.h5ad", "w") as file:
+        file.create_dataset("X/indptr", (HUGE + 1,), "i8", chunks=(8,))
+        file["X/indices"], file["X/data"] = np.zeros(0, "i8"), np.zeros(0, "i2")
+        file["X"].attrs["encoding-type"], file["X"].attrs["shape"] = "csr_matrix", (HUGE, 3)
+        file.create_dataset("obs/kind/codes", (HUGE,), "i1", chunks=(8,))
+        file["obs/kind/categories"], file["obs/kind"].attrs["encoding-type"] = ["a"], "categorical"
+    text = r"The system gives no 1,024 TiB for the 140,737,488,355,32\d numbers of .*lies\.h5ad"
+    with pytest.raises(ps.MemoryLimitError, match=text):
+        ps.from_h5ad(tmp_path / "lies.h5ad")[0]
+    with pytest.raises(ps.MemoryLimitError, match=text):
+        next(iter(ps.from_h5ad(tmp_path / "lies.h5ad", ["kind"]).select("kind").batch(3).loader("threads")))

@@ -15,7 +15,7 @@ from penstock.plan._source import Source
 from penstock.sources import hdf5
 from penstock.sources._hdf5files import require_inside
 from penstock.sources.hdf5 import opened as opened
-from penstock.sources.sparse import in_place, read
+from penstock.sources.sparse import in_place, read_all
 
 
 def require_own(group: Any, names: Sequence[str]) -> None:
@@ -110,7 +110,7 @@ class CategorySource(Source):
     @cached_property
     def class_names(self) -> list[str]:
         """The words."""
-        return [str(each) for each in read(self.words, np.arange(len(self.words))).tolist()]
+        return [str(each) for each in read_all(self.words).tolist()]
 
     @property
     def kept_nbytes(self) -> int:
@@ -124,7 +124,7 @@ class CategorySource(Source):
         Raises:
             SourceError: One has no word. Names the row.
         """
-        codes, count = read(self.codes, np.arange(len(self))).astype(np.int64), len(self.words)
+        codes, count = read_all(self.codes).astype(np.int64), len(self.words)
         wrong = np.flatnonzero((codes < -1) | (codes >= count))
         if len(wrong):
             raise SourceError(

@@ -4,6 +4,7 @@ from penstock.base._spec import Spec
 from penstock.lower._analysis import Analysis
 from penstock.memory._budget import Budget
 from penstock.memory._slot import SlotLayout
+from penstock.plan._text import largest_element
 
 
 def budget(
@@ -49,4 +50,5 @@ def budget(
         spec=str(spec),
         batch_size=node.batch_size or 1,
         largest_source=analysis.largest_source,
+        largest_element=largest_element(node),
     )

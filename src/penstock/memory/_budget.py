@@ -10,6 +10,7 @@ from penstock.base._errors import MemoryLimitError
 from penstock.base._units import size_text
 
 MIB = 1 << 20
+LYING_HEADER: Final = "If the data have no such elements, the file that says so is damaged: write it again"
 PARENT_NBYTES = 48 * MIB
 """An allowance for this process beside the projection: code, threads, memory of libraries."""
 WORKER_NBYTES = 45 * MIB
@@ -53,6 +54,8 @@ class Budget:
     """Elements in a slot; 1 where that is unknown."""
     largest_source: str = ""
     """The source that keeps most."""
+    largest_element: tuple[int, str] = (0, "")
+    """The bytes of the largest element of a source, and the step that reads it."""
 
     @property
     def ring_nbytes(self) -> int:
@@ -128,6 +131,9 @@ class Budget:
                 f"{fits} executor='threads'{fewer}: each process takes {size_text(WORKER_NBYTES)}, and their pool "
                 f"{size_text(PARENT_NBYTES)} here"
             )
+        nbytes, step = self.largest_element
+        if nbytes > limit and largest in (ring, "scratch memory of the workers"):  # no batch and no prefetch fits
+            cure = f"One element of {step} takes {size_text(nbytes)}. {LYING_HEADER}"
         and_overhead = f" and {size_text(overhead)} for {processes}" if overhead else ""
         raise MemoryLimitError(
             f"Projected memory is {size_text(self.projected_nbytes)}{and_overhead}, above "
@@ -163,4 +169,9 @@ def granted(nbytes: int, what: str, cure: str) -> Iterator[None]:
             if error.errno not in _LIMITS:
                 raise
             reason = f"{error.strerror}{_LIMITS[error.errno]}"
-        raise MemoryLimitError(f"The system gives no {size_text(nbytes)} for {what}: {reason}. {cure}.") from error
+        raise not_given(nbytes, what, reason, cure) from error
+
+
+def not_given(nbytes: int, what: str, reason: str, cure: str) -> MemoryLimitError:
+    """The error for memory that the system does not give."""
+    return MemoryLimitError(f"The system gives no {size_text(nbytes)} for {what}: {reason}. {cure}.")

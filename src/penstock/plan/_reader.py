@@ -17,16 +17,17 @@ from typing import Any, TypeVar, final
 import numpy as np
 import numpy.typing as npt
 
-from penstock.base._errors import PenstockError, SpecError
+from penstock.base._errors import MemoryLimitError, PenstockError, SpecError
 from penstock.base._printable import printable
 from penstock.base._random import seeded_globals
 from penstock.base._spec import Spec
 from penstock.base._tree import Tree
+from penstock.memory._budget import LYING_HEADER, not_given
 from penstock.memory._rows import Indices, Rows, Window, chunk_count, copied, pieces, places_of
 from penstock.memory._times import Times
 from penstock.plan._node import Elements, Node, located, most_elements, walk
 from penstock.plan._source import Openable, Read, Source, key_of, limited, open_source
-from penstock.plan._text import length_text
+from penstock.plan._text import largest_element, length_text
 
 T = TypeVar("T")
 
@@ -66,12 +67,17 @@ class Gather:
             except Exception as error:
                 reader = wanted[-1][1]
                 reader.status.words[0] = reader.number + 1  # for the guard that notes it
-                if not isinstance(error, PenstockError):
-                    # The error of a user's own source does not say which elements were requested.
-                    indices = np.concatenate([read.indices for read in reads])
-                    first = printable(source.describe(int(indices[0]))) if len(indices) else "none"
-                    error.add_note(f"A source raised it, asked for {length_text(len(indices))}, first {first}.")
-                raise
+                if isinstance(error, PenstockError):
+                    raise
+                # The error of a user's own source does not say which elements were requested.
+                indices = np.concatenate([read.indices for read in reads])
+                first = printable(source.describe(int(indices[0]))) if len(indices) else "none"
+                error.add_note(f"A source raised it, asked for {length_text(len(indices))}, first {first}.")
+                if not isinstance(error, MemoryError):
+                    raise
+                raise MemoryLimitError(
+                    f"{first} cannot be read: {str(error) or 'the system gives no memory for it'}. {LYING_HEADER}."
+                ) from error
             if (times := wanted[0][1].status.times) is None:  # all readers are of one worker
                 continue
             # A step may read several sources, as a cache does for each leaf. Its elements count with the first.
@@ -288,7 +294,7 @@ class Reader:
             )
 
     def _read_from(self, epoch: int, index: int) -> Elements:
-        box = Rows.allocate(self.spec, 1)
+        box = self._allocated(self.spec, 1)
         while index < (self._node.length or 0):
             self.read(epoch, np.array([index], np.int64), box)
             yield box.leaf_values(0)
@@ -303,7 +309,7 @@ class Reader:
                 f"{self._node.label} gave no element {index}, so what it looks like is unknown. Say it: element_spec="
                 "penstock.ArraySpec(shape, dtype), or a tree of them."
             )
-        box = Rows.allocate(self.spec, 1)
+        box = self._allocated(self.spec, 1)
         self.read(epoch, np.array([index], np.int64), box)
         return self.spec.structure.unflatten(box.leaf_values(0))
 
@@ -379,8 +385,17 @@ class Reader:
     def _reusable(self, name: str, spec: Spec, count: int) -> Rows:
         box: Rows | None = self._memo.get(name)
         if box is None or len(box.arrays[0]) < count or _holders(box.arrays) > _UNSHARED:
-            self._memo[name] = box = Rows.allocate(spec, count)
+            self._memo[name] = box = self._allocated(spec, count)
         return box.take(slice(0, count))
+
+    def _allocated(self, spec: Spec, count: int) -> Rows:
+        try:
+            return Rows.allocate(spec, count)
+        except (MemoryError, ValueError) as error:  # more than there is; more than NumPy can count
+            _, step = largest_element(self._node)
+            made_of = f", made of {step}" if self._node.inputs else ""
+            what = f"{length_text(count)} of {located(self._node)}, {spec}{made_of}"
+            raise not_given(count * spec.nbytes, what, str(error).rstrip("."), LYING_HEADER) from error
 
 
 def _holders(arrays: Sequence[npt.NDArray[Any]]) -> int:

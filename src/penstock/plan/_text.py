@@ -83,6 +83,11 @@ def length_words(length: Length) -> str:
     return "of unknown length" if length is None else length_text(length)
 
 
+def largest_element(node: Node) -> tuple[int, str]:
+    """The bytes of the largest element of a source, and the step that reads it. Specs must be known."""
+    return max((each.spec.nbytes, each.label) for each in walk(node) if not each.inputs)
+
+
 def uncounted(node: Node) -> str:
     """Returns the step that makes the length of a dataset unknown, and the remedy, as sentences."""
     while (below := next((each for each in node.inputs if each.length is None), None)) is not None:

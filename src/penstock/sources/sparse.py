@@ -24,6 +24,7 @@ from penstock import native
 from penstock.base._errors import PenstockError, SourceError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
+from penstock.memory._budget import not_given
 from penstock.memory._rows import Indices, pieces
 from penstock.plan._source import Read, Source, open_source
 from penstock.sources._mapped import mapping_options
@@ -71,7 +72,7 @@ class Numbers:
 
     def all(self) -> npt.NDArray[Any]:
         """Reads all numbers."""
-        return read(self.source, np.arange(len(self.source)))
+        return read_all(self.source)
 
     def opened(self) -> native.Vector:
         """The vector for the copy engine."""
@@ -99,6 +100,22 @@ def in_place(source: Source) -> FileSource | None:
     if found is None or len(found[1]) != 1:
         return None
     return FileSource(replace(found[0], offset=int(found[1][0])))
+
+
+def read_all(source: Source) -> npt.NDArray[Any]:
+    """Reads all numbers of a source.
+
+    Raises:
+        MemoryLimitError: There are more than memory holds.
+    """
+    count = len(source)
+    try:
+        return read(source, np.arange(count))
+    except PenstockError:
+        raise
+    except (MemoryError, ValueError) as error:  # more than there is; more than NumPy can count
+        what, reason = f"the {count:,} numbers of {source}", str(error).rstrip(".")
+        raise not_given(8 * count, what, reason, "The file that says so is damaged: write it again") from error
 
 
 def read(source: Source, positions: Indices) -> npt.NDArray[Any]:

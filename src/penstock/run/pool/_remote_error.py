@@ -169,8 +169,11 @@ def _slot(error: BaseException, name: str) -> Any:
 
 
 def _static_base(cls: type) -> type:
-    """The nearest base class that Python itself, or another library in C, has made."""
-    return next(each for each in cls.__mro__ if not each.__flags__ & _IS_HEAP_TYPE)
+    """The base class whose layout in memory it has, which Python itself, or another library in C, has made."""
+    while cls.__flags__ & _IS_HEAP_TYPE:  # along its layout: MemoryError, too, comes after Exception in the `__mro__`
+        assert cls.__base__ is not None
+        cls = cls.__base__
+    return cls
 
 
 def _type_name(error: BaseException) -> str:
