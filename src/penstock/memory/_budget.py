@@ -132,8 +132,8 @@ class Budget:
                 f"{size_text(PARENT_NBYTES)} here"
             )
         nbytes, step = self.largest_element
-        if nbytes > limit and largest in (ring, "scratch memory of the workers"):  # no batch and no prefetch fits
-            cure = f"One element of {step} takes {size_text(nbytes)}. {LYING_HEADER}"
+        if nbytes > limit and largest in (ring, "scratch memory of the workers"):
+            cure += f". One element of {step} alone takes {size_text(nbytes)}. {LYING_HEADER}"
         and_overhead = f" and {size_text(overhead)} for {processes}" if overhead else ""
         raise MemoryLimitError(
             f"Projected memory is {size_text(self.projected_nbytes)}{and_overhead}, above "
