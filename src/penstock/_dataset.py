@@ -58,6 +58,7 @@ from penstock.plan._cautions import (
     was_read,
 )
 from penstock.plan._combine import Concatenate
+from penstock.plan._csr import CsrBatch
 from penstock.plan._fields import Fields
 from penstock.plan._filter import Expand, Filter, FlatMap
 from penstock.plan._index import Repeat, Select, Shuffle, repeats, scatters_overlaps, sliced
@@ -1138,6 +1139,41 @@ class Dataset(NoArray):
         padding = _padding("padded_batch", padded_shapes, padding_values)
         count = integer("padded_batch", "size", size, least=1)
         return Dataset(PaddedBatch(loosened(self._node), count, drop_remainder, padding))
+
+    def csr_batch(self, size: int, *, drop_remainder: bool = False) -> "Dataset":
+        """Puts consecutive sparse rows side by side, as a matrix in compressed rows (CSR).
+
+        Each row, as `from_csr(dense=False)` and `from_h5ad(dense=False)` give it, is `{"indices": (k,), "values":
+        (k,)}`, with another `k` each. A batch has `{"indptr": (size + 1,), "indices": (n,), "values": (n,)}`, which
+        SciPy, torch and JAX take without a copy. Row `i` is `values[indptr[i] : indptr[i + 1]]`. Other leaves are
+        stacked as by `batch`. Values keep their dtype; `indptr` and `indices` have that of the columns where it is
+        int32 or int64, else int64.
+
+        Random access: kept. Order: kept. Memory: the number of values is not known ahead, so the vectors are arrays of
+        their own, made anew for every batch, and not a part of `projected_nbytes`. Ranks share rows before it:
+        `shard(rank, count).csr_batch(size)`.
+
+        Args:
+            size: Elements a batch, at least 1.
+            drop_remainder: Leave out a last batch that is short.
+
+        Raises:
+            ArgumentError: `size` is below 1.
+            SpecError: When the spec is first needed: elements have no sparse rows, or other leaves of varying size.
+                While reading, a row has another number of columns than of values.
+
+        Example:
+            >>> import scipy.sparse
+            >>> matrix = scipy.sparse.csr_array(np.array([[0, 2, 0], [1, 0, 3]], "float32"))
+            >>> batch = penstock.from_csr(matrix, dense=False).csr_batch(2)[0]
+            >>> batch["indptr"].tolist(), batch["indices"].tolist(), batch["values"].tolist()
+            ([0, 1, 3], [1, 0, 2], [2.0, 1.0, 3.0])
+            >>> parts = batch["values"], batch["indices"], batch["indptr"]
+            >>> scipy.sparse.csr_array(parts, shape=(2, 3)).toarray().tolist()
+            [[0.0, 2.0, 0.0], [1.0, 0.0, 3.0]]
+        """
+        count = integer("csr_batch", "size", size, least=1)
+        return Dataset(CsrBatch(loosened(self._node), count, drop_remainder))
 
     def bucket_by_length(
         self,

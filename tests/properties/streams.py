@@ -23,6 +23,7 @@ from penstock.testing.strategies import (
     Plan,
     Verb,
     _as_leaves,
+    _csr_batch,
     _cuts_of,
     _filter,
     _grown,
@@ -282,7 +283,7 @@ def _search(draw: st.DrawFn, p: Plan) -> Plan | None:
 
 
 UNEVEN_VERBS: list[Verb] = [
-    *COMMON, _filter, _flat_map, _map_with_spec, _pack, _padded_batch, _bucket_by_length, _zip_of_streams,
+    *COMMON, _filter, _flat_map, _map_with_spec, _pack, _padded_batch, _bucket_by_length, _csr_batch, _zip_of_streams,
     _search, _search, _search, _nothing,
 ]  # fmt: skip
 
@@ -302,7 +303,7 @@ def uneven_streams(draw: st.DrawFn, max_steps: int = 5) -> Plan:
 
 STREAM_VERBS: list[Verb] = [
     *COMMON, _filter, _flat_map, _map_with_spec, _pack, _repeat_for_ever, _padded_batch, _bucket_by_length,
-    _zip_of_streams,
+    _csr_batch, _zip_of_streams,
 ]  # fmt: skip
 
 

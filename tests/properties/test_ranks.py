@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, reject, settings, strategies as st
 
 import penstock as ps
+from penstock.testing.strategies import Csr
 
 DATA = np.arange(144, dtype=np.int64)
 
@@ -51,6 +52,7 @@ def plans(size: int) -> dict[str, ps.Dataset]:
         .map(tokens_of)
         .batch(size),
         "padded": copies.padded_batch(size, padded_shapes=()),
+        "sparse rows": ps.from_csr(Csr(DATA[:, None])).shuffle(seed=3).batch(size),
         "rounds": ps.from_arrays(DATA[:36]).shuffle(seed=3).repeat(4).batch(size),
         "balanced": ps.from_arrays(DATA).sample(balance=DATA % 5, seed=2).batch(size),
         "exact classes": ps.from_arrays(DATA).sample(balance=DATA % 4, per_class=3, seed=2).batch(size),

@@ -46,7 +46,7 @@ def from_csr(matrix: Any, *, dense: bool = True) -> Dataset:
     it clears the row, and puts each value in its column. So no other matrix is made, and files are larger than memory.
 
     With `dense=False` an element is `{"indices": ..., "values": ...}`, both `(None,)`: the columns that have values,
-    and these. `padded_batch` puts such rows side by side.
+    and these. `csr_batch` makes matrices in compressed rows of them, and `padded_batch` pads them to one length.
 
     | matrix | read |
     |---|---|

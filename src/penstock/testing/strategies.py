@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from penstock import (
     concatenate,
     from_arrays,
+    from_csr,
     from_generator,
     from_source,
     interleave,
@@ -215,6 +216,27 @@ def _patches(draw: st.DrawFn) -> Plan:
     return Plan(dataset, lambda epoch: [_own(each) for each in found])
 
 
+class Csr:
+    """A matrix in compressed rows, with the attributes of SciPy's.
+
+    Args:
+        dense: The matrix, with its zeros.
+    """
+
+    format = "csr"
+
+    def __init__(self, dense: Any) -> None:
+        rows, self.indices = np.nonzero(dense)
+        self.shape, self.data = dense.shape, dense[rows, self.indices]
+        self.indptr = np.searchsorted(rows, np.arange(len(dense) + 1))
+
+
+def _sparse(draw: st.DrawFn) -> Plan:
+    rows = draw(st.lists(st.lists(st.integers(0, 2), min_size=4, max_size=4), min_size=1, max_size=12))
+    dense = np.array(rows, draw(st.sampled_from([np.float32, np.int16, np.bool_])))
+    return Plan(from_csr(Csr(dense)), lambda epoch: [_own(row) for row in dense])
+
+
 # Verbs with random access.
 
 
@@ -327,6 +349,30 @@ def _cuts_of(dataset: Dataset, values: list[Tree], size: int) -> list[list[Tree]
 def _cuts(values: list[Tree], size: int, drop_remainder: bool) -> list[list[Tree]]:
     cuts = [values[start : start + size] for start in range(0, len(values), size)]
     return [cut for cut in cuts if len(cut) == size or not drop_remainder]
+
+
+def _csr_batch(draw: st.DrawFn, p: Plan) -> Plan | None:
+    if not p.is_uniform or len(p.specs) != 1 or p.has_text or p.specs[0].dtype.kind not in "biuf":
+        return None
+    size, drops, dtype = draw(st.integers(1, 4)), draw(st.booleans()), p.specs[0].dtype
+
+    def sparse(element: Tree) -> Tree:
+        values = np.ravel(_tree.flatten(element)[0][0])
+        columns = np.flatnonzero(values)
+        return {"indices": columns, "values": values[columns]}
+
+    def joined(cut: list[Tree]) -> Tree:
+        rows = [sparse(x) for x in cut]
+        parts: Tree = {"indptr": np.cumsum([0, *(len(row["values"]) for row in rows)])}
+        return parts | {name: np.concatenate([row[name] for row in rows]) for name in ("indices", "values")}
+
+    spec = {"indices": ArraySpec((None,), np.dtype("int64")), "values": ArraySpec((None,), dtype)}
+    made = p.dataset.map(sparse, element_spec=spec).csr_batch(size, drop_remainder=drops)
+    # Its leaves have several lengths, and functions of later steps need one shape.
+    return p.then(
+        made.map(checksum, element_spec=INT64),
+        lambda epoch: [np.int64(checksum(joined(cut))) for cut in _cuts_of(made, p.elements(epoch), size)],
+    )
 
 
 def _unbatch(draw: st.DrawFn, p: Plan) -> Plan | None:
@@ -823,7 +869,7 @@ COMMON: list[Verb] = [
 ]  # fmt: skip
 VERBS: list[Verb] = [
     *COMMON, _map, _batch_and_unbatch, _picked, _split, _zip, _batches_of_two_sizes, _sample, _pack, _windows_by_name,
-    _per_class, _side_by_side, _ragged, _group_by, _join, _by_length,
+    _per_class, _side_by_side, _ragged, _group_by, _join, _by_length, _csr_batch,
 ]  # fmt: skip
 MOVES: list[Verb] = [
     _cast, _slice, _take, _skip, _shard, _repeat, _shuffle, _batch, _unbatch, _windows, _concatenate, _interleave, _zip,
@@ -843,7 +889,7 @@ def _grown(draw: st.DrawFn, plan: Plan, verb: Verb) -> Plan:
 @st.composite
 def plans(draw: st.DrawFn, max_steps: int = 5, verbs: Sequence[Verb] = tuple(VERBS)) -> Plan:
     """Random plans of up to `max_steps` steps on small data, with their model. None is empty."""
-    plan: Plan = draw(st.sampled_from([_range, _arrays, _patches]))(draw)
+    plan: Plan = draw(st.sampled_from([_range, _arrays, _patches, _sparse]))(draw)
     for verb in draw(st.lists(st.sampled_from(verbs), max_size=max_steps)):
         plan = _grown(draw, plan, verb)
     return plan
