@@ -1,8 +1,9 @@
 """Runs what the documentation shows: each page's Python blocks, and the examples in docstrings.
 
 A page's ```python blocks run in order, as one script, in an empty directory, with the page's own line numbers
-in tracebacks. Comments steer that:
+in tracebacks. A ```text block right after one is what it prints, with ... for what varies. Comments steer that:
 
+    <!-- numbers vary -->               before a ```text block: numbers and their units are not compared
     <!-- needs: keras tensorflow -->    extras of ours; the page runs in another process than the tests,
                                         marked `framework` unless the extras are formats alone
     <!-- not run: why -->               before a block that cannot run here; the reason is required
@@ -35,6 +36,8 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 # Extras that the fast set has installed.
 FORMATS = {"arrayrecord", "audio", "hdf5", "image", "nifti", "parquet", "remote", "tfrecord", "xarray", "zarr"}
 
+VARYING = r"\d[\d,.]*( ?(?:us|ms|s|B|KiB|MiB|GiB)\b)?"
+BETWEEN = "---- what the page shows ----"
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w+-]*)[^`]*$")
 NOT_RUN = re.compile(r"^ *<!-- *not run(?:: *(?P<reason>.*?))? *-->\s*$")
 NEEDS = re.compile(r"^<!-- *needs: *(?P<extras>.*?) *-->\s*$", re.MULTILINE)
@@ -42,8 +45,8 @@ NEEDS = re.compile(r"^<!-- *needs: *(?P<extras>.*?) *-->\s*$", re.MULTILINE)
 RANKS = re.compile(r"^<!-- *ranks: *(\d+) *-->\s*$", re.MULTILINE)
 PACKAGES = re.compile(r"^<!-- *packages: *(?P<names>.*?) *-->\s*$", re.MULTILINE)
 
-# Words in a docstring's example that mean it needs a framework.
-FRAMEWORK_WORDS = re.compile(r"\b(?:keras|tensorflow|torch|jax|(?:to|from)_(?:keras|tf|torch|jax))\b")
+# Words in a docstring's example that mean it needs a framework, or what is installed together with them.
+FRAMEWORK_WORDS = re.compile(r"\b(?:keras|tensorflow|torch|jax|lance|(?:to|from)_(?:keras|tf|torch|jax|lance))\b")
 FRAMEWORK_ROOMS = {"adapters", "demos"}
 
 
@@ -52,11 +55,14 @@ def script_of(page: str) -> str:
     kept: list[str] = []
     block: list[str] | None = None  # the lines of the block that is open
     fence, runs, skip_next = "", False, False
+    shown = outputs_of(page)
     for number, line in enumerate(page.splitlines(), start=1):
         kept.append("")
         if block is not None and line.strip() == "```":
             if runs:
                 kept[-1 - len(block) : -1] = textwrap.dedent("\n".join(block)).split("\n") if block else []
+            if runs and number in shown:  # marks around what it prints, on the lines of its fences
+                kept[-2 - len(block)] = kept[-1] = f"print({BETWEEN!r})"
             block = None
         elif block is not None:
             block.append(line)
@@ -74,6 +80,36 @@ def script_of(page: str) -> str:
     if block is not None:
         raise ValueError(f"{fence} is never closed")
     return "\n".join(kept) + "\n"
+
+
+def outputs_of(page: str) -> dict[int, tuple[str, bool]]:
+    """What the page shows as printed by a block, by the line of the block's last fence, and whether numbers vary."""
+    found = re.finditer(
+        r"^(?P<indent> *)```python\n.*?^ *```\n(?P<gap>\n*)"
+        r"(?P<vary>(?P=indent)<!-- numbers vary -->\n+)?(?P=indent)```text\n(?P<text>.*?)^ *```$",
+        page,
+        re.MULTILINE | re.DOTALL,
+    )
+    outputs = {
+        page.count("\n", 0, each.start("gap")): (textwrap.dedent(each["text"]), bool(each["vary"])) for each in found
+    }
+    if unlike := [number for number in outputs if page.splitlines()[number - 1].strip() != "```"]:
+        raise ValueError(f"line {unlike[0]}: the fence before ```text does not close a block")
+    return outputs
+
+
+def check_outputs(page: str, printed: str) -> None:
+    """Compares what a page shows with what its script printed."""
+    parts = printed.split(f"{BETWEEN}\n")[1::2]
+    wanted = list(outputs_of(page).items())
+    assert len(parts) == len(wanted)
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    for (number, (text, vary)), part in zip(wanted, parts, strict=True):
+        if vary:
+            text, part = (re.sub(VARYING, "0", each) for each in (text, part))
+        assert doctest.OutputChecker().check_output(text, part, flags), (
+            f"the block that ends in line {number} prints:\n{part}\nand the page shows:\n{text}"
+        )
 
 
 def needs_of(page: str) -> set[str]:
@@ -125,7 +161,7 @@ def _docstring_examples() -> list:
 @pytest.mark.slow
 @pytest.mark.usefixtures("workers_stay")
 @pytest.mark.parametrize("path", _pages())
-def test_page_runs(path, fresh_python, turns, tmp_path, monkeypatch):
+def test_page_runs_and_prints_what_it_shows(path, fresh_python, turns, tmp_path, monkeypatch, capsys):
     page = path.read_text()
     script = tmp_path / f"page_{path.stem}.py"
     script.write_text(text := script_of(page))
@@ -139,14 +175,18 @@ def test_page_runs(path, fresh_python, turns, tmp_path, monkeypatch):
         warnings = ("-W", "ignore") if packages_of(page) else WARNINGS
         for rank in run_ranks(script, int(found[1]), timeout_s=240, warnings=warnings):
             assert rank.status == 0, f"{path.relative_to(ROOT)}, same lines:\n{rank.out}\n{rank.err}"
+            printed = rank.out
     elif needs_of(page):
         if needs_an_interpreter(text):
             done = fresh_python(script, timeout_s=240)
         else:
             done = turns.run(script, cwd=work)
         assert done.returncode == 0, f"{path.relative_to(ROOT)}, same lines:\n{done.stdout}\n{done.stderr}"
+        printed = done.stdout
     else:
         runpy.run_path(str(script), run_name="__main__")
+        printed = capsys.readouterr().out
+    check_outputs(page, printed)
 
 
 @pytest.mark.usefixtures("workers_stay")
@@ -168,6 +208,23 @@ def test_docstring_example_runs(path, module, text, first_line, tmp_path, monkey
 def test_only_python_blocks_are_kept_and_on_their_lines():
     page = "# Title\n```python\na = 1\n```\ntext\n```sh\nls\n```\n- item\n\n  ```python\n  b = a\n  ```\n"
     assert script_of(page) == "\n\na = 1\n\n\n\n\n\n\n\n\nb = a\n\n"
+
+
+def test_what_a_block_prints_is_compared_with_what_stands_below_it():
+    page = "# Title\n```python\nprint(1)\n```\n\n```text\n1\n```\n```python\nprint(2, 3)\n```\n```text\n2 ...\n```\n"
+    assert outputs_of(page) == {4: ("1\n", False), 11: ("2 ...\n", False)}
+    script = script_of(page)
+    assert script.split("\n")[2] == "print(1)"
+    check_outputs(page, f"{BETWEEN}\n1\n{BETWEEN}\nother\n{BETWEEN}\n2 3\n{BETWEEN}\n")
+    with pytest.raises(AssertionError, match=r"ends in line 4 prints:\n *4\n"):
+        check_outputs(page, f"{BETWEEN}\n4\n{BETWEEN}\n{BETWEEN}\n2 3\n{BETWEEN}\n")
+
+
+def test_numbers_that_vary_are_not_compared_but_words_are():
+    page = "```python\nprint(1)\n```\n\n<!-- numbers vary -->\n```text\n1,5 us of 3 GiB\n```\n"
+    check_outputs(page, f"{BETWEEN}\n22.5 ms of 100 MiB\n{BETWEEN}\n")
+    with pytest.raises(AssertionError, match="prints"):
+        check_outputs(page, f"{BETWEEN}\n22.5 ms in 100 MiB\n{BETWEEN}\n")
 
 
 def test_block_with_a_reason_is_not_run():

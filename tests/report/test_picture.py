@@ -285,11 +285,11 @@ def test_a_stream_that_waits_for_workers_is_not_the_limit() -> None:
 @leaves_nothing
 def test_the_table_has_bytes_and_shares_of_workers_time() -> None:
     table = str(run("short")).splitlines()
-    found = re.match(r"  range\(120\) +(\d+) elements +(\S+ \S+) +\S+ \S+ each ", table[1])
+    found = re.match(r"  range\(120\) +(\d+) elements begun +(\S+ \S+) +\S+ \S+ each ", table[4])
     assert found is not None
     assert found[2] == size_text(8 * int(found[1]))
-    assert table[4].startswith("  2 threads: ")
-    assert table[4].endswith("% idle")
+    assert table[7].startswith("  2 threads: ")
+    assert table[7].endswith("% idle")
 
 
 # Files.

@@ -38,7 +38,8 @@ def models(draw: st.DrawFn) -> Model:
 @given(models())
 def test_the_recommended_number_is_the_smallest_near_the_best(model: Model) -> None:
     now, count = model.workers or 1, model.advised()
-    times = {each: model.batch_s(each) for each in range(1, max(2 * now, MOST_PER_CPU * model.cpu_count) + 1)}
+    most = max(now, model.cpu_count) if model.computes else max(2 * now, MOST_PER_CPU * model.cpu_count)
+    times = {each: model.batch_s(each) for each in range(1, most + 1)}
     best_s = min(times.values())
     assert now <= count <= max(times)
     if count == now:
@@ -55,6 +56,14 @@ def test_no_number_of_workers_is_promised_more_cpus_than_there_are(model: Model,
     cpu_s = model.other_cpu_s + sum(lane.cpu_s / lane.batches for lane in model.lanes)
     assert model.batch_s(workers) >= cpu_s / model.cpu_count * 0.999999
     assert model.batch_s(workers) >= model.use_s
+
+
+@given(models())
+def test_no_more_workers_than_cpus_are_advised_for_a_step_that_computes(model: Model) -> None:
+    busy = [replace(lane, wall_s=lane.cpu_s, delay_s=0.0) for lane in model.lanes]
+    model = replace(model, lanes=tuple(busy))
+    assert model.computes
+    assert model.advised() <= max(model.workers, model.cpu_count)
 
 
 @given(models())
@@ -97,7 +106,7 @@ WAITING = replace(COMPUTING, cpu_s=0.02)
         (report(COMPUTING, cpu_count=4), 4),
         (report(COMPUTING, cpu_count=2), None),
         (report(WAITING, cpu_count=2), 16),
-        (report(replace(COMPUTING, delay_s=1.0, cpu_s=0.99), cpu_count=2, cpus=1.0), 11),
+        (report(replace(COMPUTING, delay_s=1.0, cpu_s=0.99), cpu_count=2, cpus=1.0), None),
         (report(replace(WAITING, is_serial=True)), None),
     ],
     ids=["computes", "four CPUs", "two CPUs", "waits", "other programs", "one place"],

@@ -135,9 +135,9 @@ class Boxes:
 def lay_out(title: str, root: Box) -> tuple[Writer, list[str], float, float]:
     """Places all boxes. Returns the writer, the lines of the title, and the width and height of the page."""
     boxes = list(root.walk())
-    writer = Writer("report().save()", [title, *(text for box in boxes for text in box.texts)])
+    writer = Writer("report().save()", [*title.splitlines(), *(text for box in boxes for text in box.texts)])
     width = max(_LEAST_WIDTH, root.span + 2 * MARGIN)
-    lines = writer.lines(title, width - 2 * MARGIN, 12)
+    lines = [line for each in title.splitlines() for line in writer.lines(each, width - 2 * MARGIN, 6)]
     for box in boxes:
         box.write(writer)
     root.place((width - root.span) / 2, 0.0)

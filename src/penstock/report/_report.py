@@ -1,4 +1,4 @@
-"""The report of a run: its limit in one sentence, the times of its steps, and its memory."""
+"""The report of a run: limit, advice, speed and memory in a line each, and the times of its steps."""
 
 import math
 import os
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from penstock.base._arguments import as_int
 from penstock.base._errors import ArgumentError
@@ -41,10 +41,8 @@ TWO_CPUS: Final = 1.6
 """A program that had fewer CPUs shows nothing of its threads."""
 MOST_ALIKE: Final = 4
 """The table has a line for each of at most this number of alike steps."""
-FEW_ELEMENTS: Final = (64, 16)
+FEW_ELEMENTS: Final = (100, 16)
 """Of fewer elements, in all or a worker, the first call of a function may take the most: it imports libraries."""
-FIRST_CALL_S: Final = 10.0
-"""A first call seldom takes longer. Workers that worked for longer are advised on, however few elements they had."""
 LEAST_OTHERS: Final = 0.1
 """Other programs are mentioned where they have more than this part of the CPUs."""
 
@@ -69,7 +67,7 @@ class WhatIf:
 @final
 @dataclass(frozen=True, repr=False)
 class Report:
-    """A snapshot of a run. `print` it for a sentence and a table, `save` it as a picture, or read its fields."""
+    """A snapshot of a run. `print` it for four lines and a table, `save` it as a picture, or read its fields."""
 
     batches: int
     """Batches handed out."""
@@ -254,45 +252,49 @@ class Report:
     @property
     def limit(self) -> str:
         """The limit of the speed, and a remedy: a part of a sentence."""
+        found = self._limit
+        limit = f"{found.what} is the limit, {found.cost}" if found.what else found.cost
+        return f"{limit}; {found.advice}" if found.advice else limit
+
+    @property
+    def advice(self) -> str:
+        """What would make it faster: a part of a sentence. Empty if your program is the limit, or nothing is known."""
+        return self._limit.advice
+
+    @cached_property
+    def _limit(self) -> "_Limit":
         if not self.elapsed_s:
-            return "the limit is known from the second batch on"
+            return _Limit("", "the limit is known from the second batch on")
         if self.is_idle and self.longest_wait_s >= 0.1 and self.longest_wait_s > self.wait_s / 2 and self._timed > 2:
-            return (
-                f"no step is the limit: {self.longest_wait_s:.1f} of {self.elapsed_s:.1f} s were one wait, such as for "
-                "workers that start or import packages"
-            )
+            cost = f"{self.longest_wait_s:.1f} of {self.elapsed_s:.1f} s were one wait"
+            return _Limit("no step", f"{cost}, such as for workers that start or import packages")
         if self.is_idle:
-            return (
-                "no step is the limit, because all workers are mostly idle: handing elements over takes "
-                f"{ms(self.wait_s / max(1, self._timed))} a batch, and more workers would not help"
-            )
+            cost = f"handing elements over takes {ms(self.wait_s / max(1, self._timed))} a batch"
+            return _Limit("no step", f"all workers are mostly idle: {cost}", "more workers would not help")
         if self.slowest is None:
-            return f"your program is the limit, {ms(self.use_s)} a batch"
+            return _Limit("your program", f"{ms(self.use_s)} a batch")
         lane, step = self.slowest
         elements, unit = self._given(lane)
         if lane.is_serial:
-            each = f"{ms(lane.wall_s / elements)} {an(unit)}"
-            cure = _TOO_FEW if self._is_early(lane) else "a map() after it runs on all workers"
-            return f"{lane.label}, read in one place, is the limit, {each}; {cure}"
+            what, each = f"{self._read_in(lane)},", f"{ms(lane.wall_s / elements)} {an(unit)}"
+            return _Limit(what, each, _TOO_FEW if self._is_early(lane) else "a map() after it runs on all workers")
         if step is None:
-            what = f"putting elements into batches is the limit, {ms(lane.rest_s / elements)} {an(unit)}"
+            what, each = "putting elements into batches", f"{ms(lane.rest_s / elements)} {an(unit)}"
+        elif step.elements > elements:  # such as tokens, where the speed is in windows
+            what, each = step.step, f"{ms(step.seconds / elements)} {an(unit)}"
         else:
-            if step.elements > elements:  # such as tokens, where the speed is in windows
-                each = f"{ms(step.seconds / elements)} {an(unit)}"
-            else:
-                each = f"{ms(step.element_s)} {an(step.unit)}"
-            what = f"{step.step} is the limit, {each}"
-        where = f"on {plural(self.workers, 'worker')}" if self.workers else "inline"
+            what, each = step.step, f"{ms(step.element_s)} {an(step.unit)}"
+        cost = f"{each} on {plural(self.workers, 'worker')}" if self.workers else f"{each} inline"
         if self._is_early(lane):
-            return f"{what} {where}; {_TOO_FEW}"
+            return _Limit(what, cost, _TOO_FEW)
         cpus = "the one CPU" if self.cpu_count == 1 else f"the {self.cpu_count} CPUs"
         others = f", while other programs have {self._others:.1f} of {cpus}" if self._others else ""
-        return f"{what} {where}; {self._remedy_for_python(lane, step) or self._remedy()}{others}"
+        return _Limit(what, cost, f"{self._remedy_for_python(lane, step) or self._remedy()}{others}")
 
     def _is_early(self, lane: Lane) -> bool:
         """Whether first calls may have taken most of the time: of functions, and of libraries that decode."""
         few = max(FEW_ELEMENTS[0], FEW_ELEMENTS[1] * lane.at_once)
-        return self._given(lane)[0] < few and lane.wall_s < FIRST_CALL_S * lane.at_once
+        return self._given(lane)[0] < few
 
     def _remedy(self) -> str:
         now, count = self.workers or 1, self._model.advised()
@@ -357,22 +359,38 @@ class Report:
     def __str__(self) -> str:
         if not self.batches:
             return "No batch was handed out yet."
-        notes = ""
-        if self.copied:
-            notes += f" {plural(self.copied, 'batch')} were copied out, because many were kept."
-        if self.set_aside:
-            notes += f" {plural(self.set_aside, 'element', ' was', ' were')} set aside, see {self.quarantine}."
-        if self.repeats:
-            were = plural(self.repeats, "request", " was", " were")
-            notes += f" {were} repeated after temporary failures of a server."
         lines = [
-            f"{self.sentence}.{notes}",
+            *self._heading(),
             *self._table(),
             *self._network(),
-            *self._memory(),
+            *self._events(),
+            *self._files(),
             *([self.note] if self.note else []),
         ]
         return printable("\n".join(lines), has_lines=True)
+
+    def _heading(self) -> Iterator[str]:
+        """Yields the four lines: what limits, what to do, how fast and how even, memory."""
+        found = self._limit
+        yield f"limit:  {found.what.removesuffix(',')}, {found.cost}" if found.what else f"limit:  {found.cost}"
+        if found.advice:
+            yield f"advice: {found.advice}"
+        elif self.elapsed_s:
+            why = "" if self.is_idle else ", data is ready before your program asks for it"
+            yield f"advice: none{why}"
+        yield f"speed:  {self._speed()}"
+        grew = f"grew by {mib(self.peak_nbytes)}; " if self.peak_nbytes else ""
+        overhead = f", and up to {mib(self.overhead_nbytes)} for worker processes" if self.overhead_nbytes else ""
+        yield f"memory: {grew}{self._projected()}{overhead}"
+
+    def _events(self) -> Iterator[str]:
+        if self.copied:
+            yield f"  {plural(self.copied, 'batch', ' was', ' were')} copied out, because many were kept"
+        if self.set_aside:
+            yield f"  {plural(self.set_aside, 'element', ' was', ' were')} set aside, see {self.quarantine}"
+        if self.repeats:
+            were = plural(self.repeats, "request", " was", " were")
+            yield f"  {were} repeated after temporary failures of a server"
 
     def __repr__(self) -> str:
         return str(self)  # the result of a notebook's cell
@@ -380,18 +398,22 @@ class Report:
     @property
     def sentence(self) -> str:
         """The run in one sentence, without its full stop."""
+        return f"{self._speed()}; {self.limit}; memory {self._projected()}"
+
+    def _speed(self) -> str:
+        ran = f"{plural(self.batches, 'batch')} ({self.executor}, {plural(self.workers, 'worker')})"
+        first = f"; first batch after {self.first_batch_s * 1e3:.0f} ms" if self.first_batch_s else ""
+        if not self.elapsed_s:
+            return f"{ran}{first}"
+        longest = f", longest wait {ms(self.longest_wait_s)}" if self.longest_wait_s else ""
+        rate = f"{self.elements_per_s:,.0f} {plural_of(self.unit)}/s"
+        return f"{ran}, {rate}; waited {self.wait_share:.0%} of the time for data{longest}{self._one_step}{first}"
+
+    def _projected(self) -> str:
         limit = f" of {self.memory_limit / MIB:,.0f}" if self.memory_limit else ""
         shared = f", {self.shared_nbytes / MIB:.0f} MiB of arrays for the workers" if self.shared_nbytes else ""
-        first = f"; first batch after {self.first_batch_s * 1e3:.0f} ms" if self.first_batch_s else ""
-        count = plural(self.batches, "batch")
-        if self.elapsed_s:
-            rate = f"{self.elements_per_s:,.0f} {plural_of(self.unit)}/s"
-            count += f", {rate}; waited {self.wait_share:.0%} of the time for data"
-        return (
-            f"{count} ({self.executor}, {plural(self.workers, 'worker')}); {self.limit}{self._one_step}{first}; memory "
-            f"{self.projected_nbytes / MIB:,.0f}{limit} MiB projected "
-            f"({self.slot_count} slots of {size_text(self.slot_nbytes)}{shared})"
-        )
+        slots = f"{self.slot_count} slots of {size_text(self.slot_nbytes)}"
+        return f"{self.projected_nbytes / MIB:,.0f}{limit} MiB projected ({slots}{shared})"
 
     @property
     def _one_step(self) -> str:
@@ -427,7 +449,7 @@ class Report:
                 f"report().save({os.fspath(path)!r}): the picture is a PNG or an SVG, so its name must end in .png or "
                 ".svg."
             )
-        title = " ".join([f"{self.sentence}." if self.batches else str(self), *map(str.strip, self._memory())])
+        title = "\n".join(self._heading()) if self.batches else str(self)
         _picture.save(title, self._boxes(), path)
 
     def _boxes(self) -> Box:
@@ -443,19 +465,17 @@ class Report:
         if self.traffic.requests:
             yield f"  network: {self.traffic}; it was the limit for {self.network_share:.0%} of the time"
 
-    def _memory(self) -> Iterator[str]:
+    def _files(self) -> Iterator[str]:
         if self.peak_nbytes:
-            overhead = f", and up to {mib(self.overhead_nbytes)} for worker processes" if self.overhead_nbytes else ""
             yield (
-                f"  memory: grew by {mib(self.peak_nbytes)} since this loader was made, from "
-                f"{mib(self.reserved_nbytes)}; projected: {mib(self.projected_nbytes)}{overhead}. Not ours: "
+                f"  not counted: {mib(self.reserved_nbytes)} of this program before this loader, and "
                 f"{mib(self.page_cache_nbytes)} of files in this machine's page cache, which it frees when needed; "
                 f"{mib(self.mapped_nbytes)} of it, libraries included, are mapped by this process"
             )
 
     def _table(self) -> Iterator[str]:
         """Yields a line for each measured step, below the line of its workers."""
-        groups = [(lane, rows) for lane in self.lanes if (rows := list(self._rows(lane)))]
+        groups = [(lane, rows) for lane in self._shown() if (rows := list(self._rows(lane)))]
         widths = [max(map(len, column)) for column in zip(*(row for _, rows in groups for row in rows), strict=True)]
         for lane, rows in groups:
             shares = "" if (found := lane.shares(self._batch_s)) is None else f": {found}"
@@ -470,8 +490,45 @@ class Report:
             if len(groups) == 1 and shares:
                 yield f"  {lane.who}{f' for {lane.label}' if lane.is_serial else ''}{shares}"
 
+    def _alike(self, lane: Lane) -> list[Lane]:
+        """The lanes of the shards of a stream, which run the same steps side by side."""
+        return [each for each in self.lanes if (each.label, each.reach) == (lane.label, lane.reach)]
+
+    def _shown(self) -> Iterator[Lane]:
+        """Yields the lanes, those of shards as one."""
+        for lane in self.lanes:
+            alike = self._alike(lane) if lane.is_serial else [lane]
+            if lane is not alike[0]:
+                continue
+            steps: dict[str, StepTime] = {}
+            for step in (step for each in alike for step in each.steps):
+                done = steps.get(step.step, replace(step, elements=0, seconds=0.0))
+                steps[step.step] = replace(
+                    done, elements=done.elements + step.elements, seconds=done.seconds + step.seconds
+                )
+            yield (
+                lane
+                if len(alike) == 1
+                else replace(
+                    lane,
+                    workers=sum(each.workers for each in alike),
+                    batches=sum(each.batches for each in alike) / len(alike),
+                    wall_s=sum(each.wall_s for each in alike),
+                    cpu_s=sum(each.cpu_s for each in alike),
+                    given=round(sum(self._given(each)[0] for each in alike)),
+                    steps=tuple(steps.values()),
+                )
+            )
+
+    def _read_in(self, lane: Lane) -> str:
+        places = len(self._alike(lane))
+        return f"{lane.label}, read in {'one place' if places == 1 else f'{places} places'}"
+
     def _rows(self, lane: Lane) -> Iterator[tuple[str, str, str, str, str, str]]:
-        """Yields name, count, unit, bytes, time and share of the steps that some workers run."""
+        """Yields name, count, unit, bytes, time and share of the steps that some workers run.
+
+        Workers are ahead, so they began more elements than were delivered.
+        """
         alike: dict[tuple[str, str, int | None], list[StepTime]] = {}
         for step in sorted(lane.steps, key=lambda step: -step.number):
             alike.setdefault((step.step, step.unit, step.element_nbytes), []).append(step)
@@ -481,17 +538,27 @@ class Report:
                 group = [replace(group[0], step=name, elements=count, seconds=sum(each.seconds for each in group))]
             for step in group:
                 part = share(step.seconds, lane.wall_s)
-                unit, nbytes = plural_of(step.unit), "" if step.nbytes is None else size_text(step.nbytes)
+                unit = f"{plural_of(step.unit)} begun" if lane.reach else plural_of(step.unit)
+                nbytes = "" if step.nbytes is None else size_text(step.nbytes)
                 yield step.step, f"{step.elements:,}", unit, nbytes, ms(step.element_s), part
         if lane.wall_s:
-            label = f"{lane.label}, read in one place" if lane.is_serial else "into batches"
+            label = self._read_in(lane) if lane.is_serial else "into batches"
             (elements, unit), part = self._given(lane), share(lane.rest_s, lane.wall_s)
-            yield label, f"{round(elements):,}", plural_of(unit), "", ms(lane.rest_s / elements), part
+            begun = " begun" if lane.reach else ""
+            yield label, f"{round(elements):,}", f"{plural_of(unit)}{begun}", "", ms(lane.rest_s / elements), part
 
 
 _TOO_FEW: Final = (
     "these are too few elements for advice, because a first call, which may import a library, counts among them"
 )
+
+
+class _Limit(NamedTuple):
+    """What limits the speed, in words."""
+
+    what: str
+    cost: str
+    advice: str = ""
 
 
 def _computes(lane: Lane) -> bool:

@@ -14,7 +14,8 @@ from typing import Final, final
 from penstock.report._lanes import Lane
 
 MOST_PER_CPU: Final = 8
-"""Advice stops at this number of workers a CPU, or at twice the present number if that is more."""
+"""Advice stops at this number of workers a CPU, or at twice the present number if that is more; for a step that
+computes, at one worker a CPU."""
 NEAR_BEST: Final = 0.95
 """The advised number has at least this part of the best speed."""
 LEAST_GAIN: Final = 1.1
@@ -52,7 +53,8 @@ class Model:
     def advised(self) -> int:
         """Returns the smallest number of workers near the best speed, or the present number if no more would help."""
         now = self.workers or 1
-        times = {count: self.batch_s(count) for count in range(1, max(2 * now, MOST_PER_CPU * self.cpu_count) + 1)}
+        most = self.cpu_count if self.computes else max(2 * now, MOST_PER_CPU * self.cpu_count)
+        times = {count: self.batch_s(count) for count in range(1, max(now, most) + 1)}
         best_s = min(times.values())
         if LEAST_GAIN * best_s > times[now]:
             return now
@@ -75,9 +77,20 @@ class Model:
             return 0.0
         count = 1 if lane.is_serial else max(workers, 1)
         cpu_s = lane.cpu_s / lane.batches
-        delay_s = cpu_s * (self._slowdown(lane.workers) - 1) if lane.delay_s is None else lane.delay_s / lane.batches
-        waiting_s = max(0.0, lane.wall_s / lane.batches - cpu_s - delay_s)
+        waiting_s = self._waiting_s(lane)
         return (waiting_s + cpu_s * self._slowdown(count)) / count
+
+    def _waiting_s(self, lane: Lane) -> float:
+        """Returns how long its workers wait in a batch, for something else than a CPU."""
+        cpu_s = lane.cpu_s / lane.batches
+        delay_s = cpu_s * (self._slowdown(lane.workers) - 1) if lane.delay_s is None else lane.delay_s / lane.batches
+        return max(0.0, lane.wall_s / lane.batches - cpu_s - delay_s)
+
+    @property
+    def computes(self) -> bool:
+        """Whether the workers that are the limit compute for longer than they wait."""
+        lanes = [lane for lane in self.lanes if lane.batches]
+        return not lanes or (slowest := self.slowest(lanes)).cpu_s / slowest.batches >= self._waiting_s(slowest)
 
     def slowest(self, lanes: list[Lane]) -> Lane:
         """Returns the slowest of some lanes with the present number of workers."""
