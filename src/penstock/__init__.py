@@ -14,6 +14,7 @@ A map of the package. Imports run downwards. The core:
     _images.py  _image_labels.py                     the same for images, and the labels of their files
     _loader.py      a dataset being run
     _replay.py      elements that failed in a run
+    _headroom.py    what a training loop could gain from a faster input
     _statistics.py  mean, deviation and bounds of all elements, by `reduce` (_reduce.py)
     run/            arrange.py, the one door from a plan to what runs it; delivery, executors, the pool of processes
     lower/          from a plan to a program of units
@@ -64,6 +65,7 @@ from penstock._constructors import (
     zip as zip,
 )
 from penstock._dataset import Dataset as Dataset
+from penstock._headroom import Headroom as Headroom, headroom as headroom
 from penstock._images import (
     from_image_files as from_image_files,
     image_dataset_from_directory as image_dataset_from_directory,

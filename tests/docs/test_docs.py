@@ -4,6 +4,8 @@ A page's ```python blocks run in order, as one script, in an empty directory, wi
 in tracebacks. A ```text block right after one is what it prints, with ... for what varies. Comments steer that:
 
     <!-- numbers vary -->               before a ```text block: numbers and their units are not compared
+    <!-- first words are compared -->   before one: nothing else is, for a report that another machine words otherwise;
+                                        further lines may follow
     <!-- needs: keras tensorflow -->    extras of ours; the page runs in another process than the tests,
                                         marked `framework` unless the extras are formats alone
     <!-- not run: why -->               before a block that cannot run here; the reason is required
@@ -82,16 +84,17 @@ def script_of(page: str) -> str:
     return "\n".join(kept) + "\n"
 
 
-def outputs_of(page: str) -> dict[int, tuple[str, bool]]:
-    """What the page shows as printed by a block, by the line of the block's last fence, and whether numbers vary."""
+def outputs_of(page: str) -> dict[int, tuple[str, str]]:
+    """What the page shows as printed by a block, by the line of the block's last fence, and what varies there."""
     found = re.finditer(
         r"^(?P<indent> *)```python\n.*?^ *```\n(?P<gap>\n*)"
-        r"(?P<vary>(?P=indent)<!-- numbers vary -->\n+)?(?P=indent)```text\n(?P<text>.*?)^ *```$",
+        r"((?P=indent)<!-- (?P<vary>numbers vary|first words are compared) -->\n+)?"
+        r"(?P=indent)```text\n(?P<text>.*?)^ *```$",
         page,
         re.MULTILINE | re.DOTALL,
     )
     outputs = {
-        page.count("\n", 0, each.start("gap")): (textwrap.dedent(each["text"]), bool(each["vary"])) for each in found
+        page.count("\n", 0, each.start("gap")): (textwrap.dedent(each["text"]), each["vary"] or "") for each in found
     }
     if unlike := [number for number in outputs if page.splitlines()[number - 1].strip() != "```"]:
         raise ValueError(f"line {unlike[0]}: the fence before ```text does not close a block")
@@ -105,8 +108,11 @@ def check_outputs(page: str, printed: str) -> None:
     assert len(parts) == len(wanted)
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     for (number, (text, vary)), part in zip(wanted, parts, strict=True):
-        if vary:
+        if vary == "numbers vary":
             text, part = (re.sub(VARYING, "0", each) for each in (text, part))
+        elif vary:
+            text, part = ("".join(f"{line.split()[0]}\n" for line in each.splitlines()) for each in (text, part))
+            part = part[: len(text)]
         assert doctest.OutputChecker().check_output(text, part, flags), (
             f"the block that ends in line {number} prints:\n{part}\nand the page shows:\n{text}"
         )
@@ -212,7 +218,7 @@ def test_only_python_blocks_are_kept_and_on_their_lines():
 
 def test_what_a_block_prints_is_compared_with_what_stands_below_it():
     page = "# Title\n```python\nprint(1)\n```\n\n```text\n1\n```\n```python\nprint(2, 3)\n```\n```text\n2 ...\n```\n"
-    assert outputs_of(page) == {4: ("1\n", False), 11: ("2 ...\n", False)}
+    assert outputs_of(page) == {4: ("1\n", ""), 11: ("2 ...\n", "")}
     script = script_of(page)
     assert script.split("\n")[2] == "print(1)"
     check_outputs(page, f"{BETWEEN}\n1\n{BETWEEN}\nother\n{BETWEEN}\n2 3\n{BETWEEN}\n")
@@ -225,6 +231,13 @@ def test_numbers_that_vary_are_not_compared_but_words_are():
     check_outputs(page, f"{BETWEEN}\n22.5 ms of 100 MiB\n{BETWEEN}\n")
     with pytest.raises(AssertionError, match="prints"):
         check_outputs(page, f"{BETWEEN}\n22.5 ms in 100 MiB\n{BETWEEN}\n")
+
+
+def test_the_first_words_of_a_report_are_compared():
+    page = "```python\nprint(1)\n```\n\n<!-- first words are compared -->\n```text\nlimit: x\nspeed: 3\n```\n"
+    check_outputs(page, f"{BETWEEN}\nlimit: y\nspeed: 4\nmemory: 5\n{BETWEEN}\n")
+    with pytest.raises(AssertionError, match="prints"):
+        check_outputs(page, f"{BETWEEN}\nlimits: y\nspeed: 4\n{BETWEEN}\n")
 
 
 def test_block_with_a_reason_is_not_run():
