@@ -2,13 +2,15 @@
 
 import os
 import select
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.leftovers import not_of_others, shared_names
+import penstock as ps
+from tests.leftovers import children, not_of_others, shared_names
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc and /dev/shm")
@@ -31,3 +33,14 @@ def test_a_name_in_shared_memory_that_a_foreign_process_has_open_is_no_leftover(
             assert not_of_others({name}) == {name}
         finally:
             Path(f"/dev/shm/{name}").unlink()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("workers_stay", "leaves_nothing_behind")
+def test_a_shared_worker_that_was_replaced_is_no_leftover() -> None:
+    before = children()
+    os.kill(max(before), signal.SIGKILL)
+    with ps.range(8).loader("processes", workers=2) as loader:
+        assert [int(each) for each in loader] == [*range(8)]
+    while children() == before or len(children()) < 2:
+        select.select([], [], [], 0.01)

@@ -20,7 +20,12 @@ _PARAMETER: Final = re.compile(
     re.IGNORECASE,
 )
 _ELEMENT: Final = re.compile(r"<(AWSAccessKeyId|SignatureProvided|StringToSign\w*|CanonicalRequest\w*)>[^<]*<")
-_STEERING: Final = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\udc80-\udc9f]")
+_STEERING_CODES: Final = (
+    *range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F),
+    *range(0x2066, 0x206A), *range(0xDC80, 0xDCA0),
+)  # fmt: skip
+_STEERING: Final = re.compile(f"[{''.join(map(chr, _STEERING_CODES))}]")
+_ESCAPES: Final = {code: chr(code).encode("unicode_escape").decode() for code in _STEERING_CODES}
 _SECRET_NAME: Final = re.compile(
     r"key|secret|token|password|passwd|credential|sas|auth|cookie|signature(?!_version)", re.IGNORECASE
 )
@@ -52,7 +57,8 @@ def printable(text: str, *, has_lines: bool = False) -> str:
     for secret in sorted(_secrets, key=len, reverse=True):  # a shorter one may be a part of a longer one
         text = text.replace(secret, "***")
     if not text.isprintable():
-        text = _STEERING.sub(_escaped, text)
+        if _STEERING.search(text):
+            text = text.translate(_ESCAPES)
         if not has_lines:
             text = text.replace("\n", "\\n").replace("\t", "\\t")
     return text
@@ -97,7 +103,3 @@ def _without_values(found: "re.Match[str]") -> str:
     end = query[len(query.rstrip(".,:;)]}")) :]
     parts = (part.partition("=") for part in re.split("[&;]", query.removesuffix(end)) if part)
     return f"{place}?{'&'.join(f'{name}=***' if sign else '***' for name, sign, _ in parts)}{end}"
-
-
-def _escaped(found: "re.Match[str]") -> str:
-    return found[0].encode("unicode_escape").decode()
