@@ -683,3 +683,13 @@ def test_keys_that_are_set_after_a_refusal_count(kind, monkeypatch):
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
     assert _store._place("s3://bucket/key", None)[0] is not client
+
+
+def test_a_variable_that_changes_counts_and_one_client_serves_while_none_does(monkeypatch):
+    for name, value in {**KEYS, "AWS_ENDPOINT_URL": "http://127.0.0.1:1"}.items():
+        monkeypatch.setenv(name, value)
+    first = _store._place("s3://bucket/key", None)[0]
+    monkeypatch.setenv("UNRELATED", "1")
+    assert _store._place("s3://bucket/other", None)[0] is first
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:2")
+    assert _store._place("s3://bucket/key", None)[0] is not first

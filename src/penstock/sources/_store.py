@@ -24,6 +24,7 @@ _SCHEMES: Final = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "https", "
 _HTTP: Final = ("http", "https")
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _QUERY: Final = re.compile(r"\?\S+")
+_VARIABLES: Final = ("AWS_", "GOOGLE_", "AZURE_")
 _METADATA: Final = ("169.254.169.254", "metadata.google.internal", "Account must be specified")
 """Where clients look for credentials if there are none; and what Azure's says."""
 
@@ -240,11 +241,16 @@ def _place(url: str, options: StorageOptions | None) -> tuple[Any, str]:
     """Returns the client of a bucket, one for all threads, and the key."""
     parts = urlsplit(url.replace("#", "%23").replace("?", "%3F"))
     root = f"{parts.scheme}://{parts.netloc}"
-    return _client(root, options, os.getpid()), url[len(root) + 1 :]
+    return _client(root, options, os.getpid(), _environment()), url[len(root) + 1 :]
+
+
+def _environment() -> frozenset[tuple[str, str]]:
+    """What clients read in the environment, once: after a change, such as of an endpoint, another one is made."""
+    return frozenset(each for each in os.environ.items() if each[0].upper().startswith(_VARIABLES))
 
 
 @lru_cache(64)
-def _client(root: str, options: StorageOptions | None, pid: int) -> Any:
+def _client(root: str, options: StorageOptions | None, pid: int, environment: frozenset[tuple[str, str]]) -> Any:
     import obstore.exceptions
     from obstore.store import from_url
 
