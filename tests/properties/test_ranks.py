@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -38,36 +39,47 @@ def doubled(batch: Any) -> Any:
     return batch * 2
 
 
-def plans(size: int) -> dict[str, ps.Dataset]:
-    copies = ps.from_arrays(DATA).shuffle(seed=3)
-    return {
-        "copies": copies.batch(size),
-        "windows": ps.from_arrays(DATA).windows(1).shuffle(seed=3).batch(size),
-        "offsets": ps.from_arrays({"x": DATA}).windows({"x": [0]}, groups=DATA % 5).shuffle(3).map(x_of).batch(size),
-        "functions": ps.range(144).shuffle(seed=3).random_map(noisy, seed=2).batch(size),
-        "functions of batches": copies.batch(size).map(doubled).cast("float64"),
-        "buckets": copies.map(np.atleast_1d).bucket_by_length(lengths=DATA * 7 % 50, batch_size=12, padded_shapes=(1,)),
-        "packs": copies.map(sequence_of, element_spec=ps.ArraySpec((None,), "int64"))
+def copies() -> ps.Dataset:
+    return ps.from_arrays(DATA).shuffle(seed=3)
+
+
+PLANS: dict[str, Callable[[int], ps.Dataset]] = {
+    "copies": lambda size: copies().batch(size),
+    "windows": lambda size: ps.from_arrays(DATA).windows(1).shuffle(seed=3).batch(size),
+    "offsets": lambda size: (
+        ps.from_arrays({"x": DATA}).windows({"x": [0]}, groups=DATA % 5).shuffle(3).map(x_of).batch(size)
+    ),
+    "functions": lambda size: ps.range(144).shuffle(seed=3).random_map(noisy, seed=2).batch(size),
+    "functions of batches": lambda size: copies().batch(size).map(doubled).cast("float64"),
+    "buckets": lambda size: (
+        copies().map(np.atleast_1d).bucket_by_length(lengths=DATA * 7 % 50, batch_size=12, padded_shapes=(1,))
+    ),
+    "packs": lambda size: (
+        copies()
+        .map(sequence_of, element_spec=ps.ArraySpec((None,), "int64"))
         .pack(5, lengths=LENGTHS, fit="best", split=False)
         .map(tokens_of)
-        .batch(size),
-        "padded": copies.padded_batch(size, padded_shapes=()),
-        "sparse rows": ps.from_csr(Csr(DATA[:, None])).shuffle(seed=3).batch(size),
-        "rounds": ps.from_arrays(DATA[:36]).shuffle(seed=3).repeat(4).batch(size),
-        "balanced": ps.from_arrays(DATA).sample(balance=DATA % 5, seed=2).batch(size),
-        "exact classes": ps.from_arrays(DATA).sample(balance=DATA % 4, per_class=3, seed=2).batch(size),
-        "stages": ps.mix([copies.repeat(), copies.map(np.negative).repeat()], {0: [3, 1], 50: [1, 4]})
-        .take(144)
-        .batch(size),
-        "combined": ps.concatenate([ps.from_arrays(DATA[:60]), ps.from_arrays(DATA[60:])]).shuffle(1).batch(size),
-    }
+        .batch(size)
+    ),
+    "padded": lambda size: copies().padded_batch(size, padded_shapes=()),
+    "sparse rows": lambda size: ps.from_csr(Csr(DATA[:, None])).shuffle(seed=3).batch(size),
+    "rounds": lambda size: ps.from_arrays(DATA[:36]).shuffle(seed=3).repeat(4).batch(size),
+    "balanced": lambda size: ps.from_arrays(DATA).sample(balance=DATA % 5, seed=2).batch(size),
+    "exact classes": lambda size: ps.from_arrays(DATA).sample(balance=DATA % 4, per_class=3, seed=2).batch(size),
+    "stages": lambda size: (
+        ps.mix([copies().repeat(), copies().map(np.negative).repeat()], {0: [3, 1], 50: [1, 4]}).take(144).batch(size)
+    ),
+    "combined": lambda size: (
+        ps.concatenate([ps.from_arrays(DATA[:60]), ps.from_arrays(DATA[60:])]).shuffle(1).batch(size)
+    ),
+}
 
 
-NAMES = sorted(plans(12))
+NAMES = sorted(PLANS)
 ORDERS = {
     name: [[row for batch in loader for row in np.ravel(batch).tolist()] for _ in range(3)]
-    for name, dataset in plans(12).items()
-    for loader in [dataset.loader("inline")]
+    for name, plan in PLANS.items()
+    for loader in [plan(12).loader("inline")]
 }
 
 phases = st.lists(
@@ -113,7 +125,7 @@ def check(name: str, phases: list[tuple[int, int, int, str, int]]) -> None:
             for rank in range(ranks):
                 try:
                     options: Any = {"uneven": uneven, "micro_batches": pieces, "shard": (rank, ranks)}
-                    loader = plans(size)[name].loader(executor="threads", workers=1, prefetch=1, **options)
+                    loader = PLANS[name](size).loader(executor="threads", workers=1, prefetch=1, **options)
                     loaders.append(stack.enter_context(loader))
                     if state is not None:
                         loader.set_state(json.loads(state))
