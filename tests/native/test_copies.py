@@ -271,3 +271,73 @@ def test_large_rows_are_divided_and_complete(implementation, tmp_path):
             wanted = array[rows]
             assert np.array_equal(out, wanted)
             assert np.array_equal(converted, wanted)
+
+
+@st.composite
+def tables(draw):
+    """Columns cut into parts, rows of the whole, and their places."""
+    sizes = draw(st.lists(st.integers(0, 9), min_size=1, max_size=8).filter(any))
+    bounds = np.cumsum([0, *sizes], dtype=np.int64)
+    count, numbers = int(bounds[-1]), np.random.default_rng(0)
+    columns = [numbers.integers(0, 99, (count, *shape)).astype(kind) for kind, shape in draw(st.permutations(COLUMNS))]
+    rows = rows_of(draw, count)
+    places = draw(st.one_of(st.none(), st.permutations(range(len(rows) + 2))))
+    return bounds, columns, rows, places and np.array(places[: len(rows)], np.int64)
+
+
+COLUMNS = [("f4", ()), ("i1", ()), ("i8", (3,)), ("u2", (40,))]
+
+
+@given(table=tables(), converts=st.booleans())
+def test_rows_of_parts_are_those_of_the_whole(table, converts):
+    bounds, columns, rows, places = table
+    for module in MODULES.values():
+        memory = module.Engine.memory
+        made, copies = [], []
+        for column in columns:
+            parts = [memory(column[start:stop]) for start, stop in itertools.pairwise(bounds)]
+            out = np.zeros((len(rows) + 2, *column.shape[1:]), "f8" if converts else column.dtype)
+            code = module.conversion(column.dtype, out.dtype) if converts else None
+            copies.append((module.Engine.parts(bounds, parts), rows, memory(out), places, code))
+            made.append(out)
+        module.copy(copies)
+        for column, out in zip(columns, made, strict=True):
+            np.testing.assert_array_equal(out[np.arange(len(rows)) if places is None else places], column[rows])
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_part_that_is_not_there_is_an_error_before_anything_is_copied(name):
+    module, out = MODULES[name], np.zeros(4)
+    parts = module.Engine.parts(np.array([0, 2, 4]), [module.Engine.memory(np.ones(2)), None], name="table")
+    module.copy([(parts, np.array([0, 1]), out, None, None)])
+    with pytest.raises(IndexError, match="part 1 of table is not there"):
+        module.copy([(parts, np.array([0, 1, 3]), out, None, None)])
+    with pytest.raises(IndexError, match="element 4 is out of range: table has 4"):
+        module.copy([(parts, np.array([4]), out, None, None)])
+    assert out.tolist() == [1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize(
+    ("bounds", "sizes"), [([0, 2, 4], [2]), ([0, 2, 4], [2, 3]), ([1, 2], [1]), ([0], []), ([0, 2, 1], [2, None])]
+)
+def test_parts_that_do_not_fit_their_bounds_are_refused(name, bounds, sizes):
+    memory, parts = MODULES[name].Engine.memory, MODULES[name].Engine.parts
+    sources = [None if size is None else memory(np.ones(size)) for size in sizes]
+    with pytest.raises(ValueError, match="the parts are no sources in memory of such sizes"):
+        parts(np.array(bounds), sources)
+    with pytest.raises(ValueError, match="the parts are no sources in memory of such sizes"):
+        parts(np.array([0, 1, 2]), [memory(np.ones(1)), memory(np.ones((1, 2)))])
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_source_of_a_destination_has_to_be_writable(name):
+    module, values = MODULES[name], np.arange(3.0)
+    values.flags.writeable = False
+    source = module.Engine.memory(values)
+    with pytest.raises(ValueError, match="writable"):
+        module.copy([(source, np.array([0]), source, None, None)])
+    out = np.zeros((4, 2))[:, ::2]
+    with pytest.raises(ValueError, match="C-contiguous"):
+        module.copy([(source, np.array([0]), module.Engine.memory(np.zeros((4, 2, 2))[:, ::2]), None, None)])
+    assert not out.any()

@@ -9,7 +9,8 @@ one batch. A copy is a tuple `(source, rows, destination, destination_rows, conv
 - `rows`: the elements to copy, int64, shape `(n,)`.
 - `destination`: a writable array (or buffer) whose first axis counts rows. Each row is contiguous; the distance between
   rows is free. The engine writes bytes: shape and dtype of a row are the caller's business, only the size must fit. The
-  bytes are undefined if it shares memory with the source.
+  bytes are undefined if it shares memory with the source. Where the same array is written often, `Engine.memory(array)`
+  takes its place, so that it is examined once.
 - `destination_rows`: the rows to write, int64, shape `(n,)`; None for 0, 1, 2, ...
 - `conversion`: what `conversion(source_dtype, destination_dtype)` returned; None to copy bytes.
 
@@ -290,6 +291,23 @@ class Engine(_implementation.Engine):
             give_back_nbytes,
             path if name is None else name,
         )
+
+    @staticmethod
+    def parts(bounds: NDArray[np.int64], sources: Sequence[Source | None], *, name: object = "parts") -> Source:
+        """Makes a source of elements that lie in several sources in memory, one after the other, such as row groups.
+
+        Copies of columns that have the same `bounds` and rows are divided among the parts once. The error of an element
+        in a part that is not there is IndexError.
+
+        Args:
+            bounds: The first element of each part and the number of all elements, shape `(parts + 1,)`.
+            sources: That of each part; None where it is not there.
+            name: For errors.
+
+        Raises:
+            ValueError: A part has another number of elements, or elements of another size, or is no memory.
+        """
+        return _implementation.parts_source(bounds, tuple(sources), name)
 
     @staticmethod
     def sparse(

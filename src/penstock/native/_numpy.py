@@ -98,6 +98,10 @@ class Source:
         """Of elements of one byte: the bytes from a place, so many of them, for the element of that number."""
         self.number_nbytes = row_nbytes
         """The bytes that a conversion takes; of a sparse matrix, those of one of its values."""
+        self.array: NDArray[Any] | None = None
+        """The array in memory."""
+        self.missing: Callable[[Rows], int | None] = lambda _: None
+        """A part that some elements lie in, and that is not there."""
 
 
 def memory_source(array: Any, name: object) -> Source:
@@ -111,7 +115,33 @@ def memory_source(array: Any, name: object) -> Source:
     span = None
     if array.ndim == 1 and array.itemsize == 1:
         span = lambda place, nbytes, _: _bytes_of(array[place : place + nbytes])  # noqa: E731
-    return Source(name, len(array), row_nbytes, "memory", lambda row: _bytes_of(array[row : row + 1]), span)
+    source = Source(name, len(array), row_nbytes, "memory", lambda row: _bytes_of(array[row : row + 1]), span)
+    source.array = array
+    return source
+
+
+def parts_source(bounds: Rows, sources: Sequence[Source | None], name: object) -> Source:
+    """See `Engine.parts`."""
+    if getattr(bounds, "dtype", None) != np.dtype(np.int64):
+        raise TypeError(f"bounds must be an array of int64, not {bounds!r}")
+    bounds = bounds.copy()
+    is_right = len(bounds) == len(sources) + 1 > 1 and bounds[0] == 0 and (bounds[1:] >= bounds[:-1]).all()
+    sizes = zip(sources, np.diff(bounds).tolist(), strict=False)
+    is_right = is_right and all(part is None or (part.array is not None and part.count == n) for part, n in sizes)
+    if not is_right or len({part.row_nbytes for part in sources if part is not None}) > 1:
+        raise ValueError("the parts are no sources in memory of such sizes, one for each two bounds")
+
+    def part_of(rows: Any) -> Any:
+        return np.searchsorted(bounds, rows, "right") - 1
+
+    def read(row: int) -> Bytes:
+        part = int(part_of(row))
+        return sources[part].read(row - int(bounds[part]))  # type: ignore[union-attr]  # see `missing`
+
+    row_nbytes = next((part.row_nbytes for part in sources if part is not None), 0)
+    source = Source(name, int(bounds[-1]), row_nbytes, "memory", read)
+    source.missing = lambda rows: next((part for part in np.unique(part_of(rows)).tolist() if not sources[part]), None)
+    return source
 
 
 def file_source(
@@ -520,6 +550,7 @@ def _task(source: Source, rows: Rows, out: Any, out_rows: Rows | None, code: int
     """Checks one copy, and returns the function that executes it."""
     if not isinstance(source, Source):
         raise TypeError(f"expected a source of this engine, not {source!r}")
+    out = out.array if isinstance(out, Source) else out
     out = out if isinstance(out, np.ndarray) else np.asarray(memoryview(out))
     if out.dtype.hasobject:
         raise TypeError("a destination cannot hold Python objects")
@@ -547,6 +578,9 @@ def _task(source: Source, rows: Rows, out: Any, out_rows: Rows | None, code: int
         raise ValueError(
             f"elements of {source.name} have {source.row_nbytes} bytes, which do not fit rows of {out_nbytes} bytes"
         )
+
+    if (part := source.missing(rows)) is not None:
+        raise IndexError(f"part {part} of {source.name} is not there")
 
     def run() -> int:
         for row, place in zip(rows.tolist(), out_rows.tolist(), strict=True):

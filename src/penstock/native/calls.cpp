@@ -20,6 +20,18 @@ struct Numbers {
     uint64_t end = 0; // see `end_of`
 };
 
+// The elements of a copy in the order of the parts that they lie in.
+struct Divided {
+    struct Piece {
+        size_t part;
+        int64_t first, count;
+        bool are_neighbours; // go to rows of the destination that follow one another
+    };
+    PyObject *rows = nullptr, *places = nullptr, *bounds = nullptr; // borrowed: what it was made of
+    std::shared_ptr<int64_t[]> inside, out_rows;                    // the number of each in its part, and its place
+    std::vector<Piece> pieces;
+};
+
 // What a job keeps of Python's.
 struct Held {
     std::vector<Py_buffer> views; // reserved, so that none moves
@@ -62,8 +74,139 @@ static bool take_numbers(PyObject *array, const char *what, Numbers *numbers) {
     return true;
 }
 
-// Fills the task of (source, rows, destination, destination rows or None, conversion).
-static bool take_copy(PyObject *copy, Job *job, Held *held, Numbers *from, Numbers *to) {
+// Sorts elements by their parts. Columns of a table share the result, as they share the rows.
+static void divide(const PySource *source, const Numbers &from, const Numbers *to, Divided *divided) {
+    PyObject *places = to != nullptr ? to->array : nullptr;
+    if (divided->rows == from.array && divided->places == places && divided->bounds == source->bounds) {
+        return;
+    }
+    const Parts &parts = *source->parts;
+    const int64_t count = from.count;
+    divided->rows = nullptr;
+    divided->pieces.clear();
+    divided->inside.reset(new int64_t[count]);
+    divided->out_rows.reset(new int64_t[count]);
+    std::vector<size_t> part_of(count);
+    std::vector<int64_t> ends(parts.sources.size() + 1);
+    for (int64_t i = 0; i < count; i++) {
+        part_of[i] = parts.at(from.rows[i]);
+        ends[part_of[i] + 1]++;
+    }
+    for (size_t part = 0; part < parts.sources.size(); part++) {
+        if (ends[part + 1] > 0) {
+            divided->pieces.push_back({part, ends[part], ends[part + 1], true});
+        }
+        ends[part + 1] += ends[part];
+    }
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t at = ends[part_of[i]]++;
+        divided->inside[at] = from.rows[i] - parts.bounds[part_of[i]];
+        divided->out_rows[at] = to != nullptr ? to->rows[i] : i;
+    }
+    for (Divided::Piece &piece : divided->pieces) {
+        const int64_t *out_rows = divided->out_rows.get() + piece.first;
+        for (int64_t i = 1; i < piece.count && piece.are_neighbours; i++) {
+            piece.are_neighbours = out_rows[i] == out_rows[0] + i;
+        }
+    }
+    divided->rows = from.array;
+    divided->places = places;
+    divided->bounds = source->bounds;
+}
+
+static void add_task(Task task, Job *job) {
+    const Source &source = *task.source;
+    const Layout &layout = source.layout;
+    if (source.file != nullptr && !source.sparse) {
+        for (int64_t i = 0; i < task.count; i++) {
+            int64_t high = source.start(task.rows[i]) + layout.high;
+            task.high = high > task.high ? high : task.high;
+        }
+    }
+    if (layout.is_contiguous() && layout.nbytes > 2 * STEP_NBYTES && !source.sparse) {
+        task.step_nbytes = STEP_NBYTES;
+        task.steps_per_row = (layout.nbytes + STEP_NBYTES - 1) / STEP_NBYTES;
+    }
+    job->tasks.push_back(std::move(task));
+}
+
+// Adds a task for each part that elements lie in.
+static bool add_parts(const PySource *source, const Task &task, const Divided &divided, Job *job) {
+    for (const Divided::Piece &piece : divided.pieces) {
+        const PySource *part = source->parts->sources[piece.part];
+        if (part == nullptr) {
+            PyErr_Format(PyExc_IndexError, "part %zu of %S is not there", piece.part, source->name);
+            return false;
+        }
+        Task own = task;
+        own.source = part->source;
+        own.count = piece.count;
+        own.rows = std::shared_ptr<int64_t[]>(divided.inside, divided.inside.get() + piece.first);
+        if (piece.are_neighbours) {
+            own.out += divided.out_rows[piece.first] * task.out_stride;
+            own.out_rows = nullptr;
+        } else {
+            own.out_rows = std::shared_ptr<int64_t[]>(divided.out_rows, divided.out_rows.get() + piece.first);
+        }
+        add_task(std::move(own), job);
+    }
+    return true;
+}
+
+// The rows that a copy writes to: an array, or the source of one, whose buffer was taken before.
+struct Destination {
+    uint8_t *base;
+    int64_t count, stride, row_nbytes;
+};
+
+static bool take_destination(PyObject *object, Held *held, Destination *destination) {
+    if (PySource *made = as_source(object)) {
+        const Layout &layout = made->source->layout;
+        if (made->view.obj == nullptr || made->view.readonly || !layout.is_contiguous()) {
+            PyErr_SetString(PyExc_ValueError, "the source of a destination needs writable, C-contiguous rows");
+            return false;
+        }
+        held->sources.push_back(Py_NewRef(object)); // there is room, see `job_of`
+        *destination = {static_cast<uint8_t *>(made->view.buf), layout.count, layout.stride, layout.nbytes};
+        return true;
+    }
+    Element element;
+    if (!element_of(object, &element)) {
+        return false;
+    }
+    if (element == OBJECTS) {
+        PyErr_SetString(PyExc_TypeError, "a destination cannot hold Python objects");
+        return false;
+    }
+    held->views.emplace_back();
+    Py_buffer &view = held->views.back();
+    if (PyObject_GetBuffer(object, &view, PyBUF_STRIDED) != 0) {
+        held->views.pop_back();
+        return false;
+    }
+    if (view.ndim < 1) {
+        PyErr_SetString(PyExc_ValueError, "a destination needs an axis of rows");
+        return false;
+    }
+    int64_t row_nbytes = view.itemsize;
+    bool is_contiguous = true;
+    for (int i = view.ndim - 1; i >= 1; i--) {
+        is_contiguous = is_contiguous && (view.shape[i] <= 1 || view.strides[i] == row_nbytes);
+        if (__builtin_mul_overflow(row_nbytes, view.shape[i], &row_nbytes)) {
+            PyErr_SetString(PyExc_ValueError, "the rows of a destination are too large");
+            return false;
+        }
+    }
+    if (!is_contiguous && row_nbytes > 0) {
+        PyErr_SetString(PyExc_ValueError, "the rows of a destination must be C-contiguous");
+        return false;
+    }
+    *destination = {static_cast<uint8_t *>(view.buf), view.shape[0], view.strides[0], row_nbytes};
+    return true;
+}
+
+// Adds the tasks of (source, rows, destination, destination rows or None, conversion).
+static bool take_copy(PyObject *copy, Job *job, Held *held, Numbers *from, Numbers *to, Divided *divided) {
     if (!PyTuple_Check(copy) || PyTuple_Size(copy) != 5) {
         PyErr_SetString(PyExc_TypeError, "a copy is a tuple (source, rows, destination, destination_rows, conversion)");
         return false;
@@ -95,39 +238,13 @@ static bool take_copy(PyObject *copy, Job *job, Held *held, Numbers *from, Numbe
         int64_t outside = first_outside(task.rows.get(), task.count, source.layout.count);
         return fail_outside(py_source->name, outside, source.layout.count, "element");
     }
-    Element element;
-    if (!element_of(out_object, &element)) {
-        return false;
-    }
-    if (element == OBJECTS) {
-        PyErr_SetString(PyExc_TypeError, "a destination cannot hold Python objects");
-        return false;
-    }
-    held->views.emplace_back();
-    Py_buffer &view = held->views.back();
-    if (PyObject_GetBuffer(out_object, &view, PyBUF_STRIDED) != 0) {
-        held->views.pop_back();
-        return false;
-    }
     held->sources.push_back(Py_NewRef(source_object)); // there is room, see `job_of`
-    if (view.ndim < 1) {
-        PyErr_SetString(PyExc_ValueError, "a destination needs an axis of rows");
+    Destination destination;
+    if (!take_destination(out_object, held, &destination)) {
         return false;
     }
-    task.out_nbytes = view.itemsize;
-    bool is_contiguous = true;
-    for (int i = view.ndim - 1; i >= 1; i--) {
-        is_contiguous = is_contiguous && (view.shape[i] <= 1 || view.strides[i] == task.out_nbytes);
-        if (__builtin_mul_overflow(task.out_nbytes, view.shape[i], &task.out_nbytes)) {
-            PyErr_SetString(PyExc_ValueError, "the rows of a destination are too large");
-            return false;
-        }
-    }
-    if (!is_contiguous && task.out_nbytes > 0) {
-        PyErr_SetString(PyExc_ValueError, "the rows of a destination must be C-contiguous");
-        return false;
-    }
-    int64_t out_count = view.shape[0];
+    task.out_nbytes = destination.row_nbytes;
+    const int64_t out_count = destination.count;
     if (out_rows_object == Py_None) {
         if (task.count > out_count) {
             return fail_outside(py_source->name, task.count - 1, out_count, "a destination's row for");
@@ -161,8 +278,8 @@ static bool take_copy(PyObject *copy, Job *job, Held *held, Numbers *from, Numbe
     if (task.count == 0 || task.out_nbytes == 0) {
         return true; // nothing to copy
     }
-    task.out = static_cast<uint8_t *>(view.buf);
-    task.out_stride = view.strides[0];
+    task.out = destination.base;
+    task.out_stride = destination.stride;
     const int64_t reach = (out_count - 1) * task.out_stride;
     task.out_low = task.out + std::min<int64_t>(0, reach);
     task.out_high = task.out + std::max<int64_t>(0, reach) + task.out_nbytes;
@@ -172,30 +289,31 @@ static bool take_copy(PyObject *copy, Job *job, Held *held, Numbers *from, Numbe
         PyErr_SetString(PyExc_ValueError, "the copies have more bytes than can be counted");
         return false;
     }
-    if (source.file != nullptr && !source.sparse) {
-        for (int64_t i = 0; i < task.count; i++) {
-            int64_t high = source.start(task.rows[i]) + layout.high;
-            task.high = high > task.high ? high : task.high;
-        }
+    if (py_source->parts != nullptr) {
+        divide(py_source, *from, out_rows_object == Py_None ? nullptr : to, divided);
+        return add_parts(py_source, task, *divided, job);
     }
-    if (layout.is_contiguous() && layout.nbytes > 2 * STEP_NBYTES && !source.sparse) {
-        task.step_nbytes = STEP_NBYTES;
-        task.steps_per_row = (layout.nbytes + STEP_NBYTES - 1) / STEP_NBYTES;
-    }
-    job->tasks.push_back(std::move(task));
+    add_task(std::move(task), job);
     return true;
 }
 
 void raise_failure(const Job &job) {
     const Task &task = job.tasks[job.failed_task];
     PyObject *source_name = nullptr;
+    Failure failure = job.failure;
     for (PyObject *each : static_cast<Held *>(job.held)->sources) {
         auto *py_source = reinterpret_cast<PySource *>(each);
         if (py_source->source == task.source) {
             source_name = py_source->name;
         }
+        for (size_t part = 0; py_source->parts != nullptr && part < py_source->parts->sources.size(); part++) {
+            const PySource *own = py_source->parts->sources[part];
+            if (own != nullptr && own->source == task.source && source_name == nullptr) {
+                source_name = py_source->name;
+                failure.row += failure.row < 0 ? 0 : py_source->parts->bounds[part];
+            }
+        }
     }
-    const Failure &failure = job.failure;
     PyObject *module = PyImport_ImportModule("penstock.native._errors");
     PyObject *type = module != nullptr ? PyObject_GetAttrString(module, "CopyError") : nullptr;
     PyObject *error = type != nullptr
@@ -222,11 +340,12 @@ OwnedJob job_of(PyObject *sequence, int64_t number) {
     job->number = number;
     Py_ssize_t count = PyTuple_Size(copies.get());
     held->views.reserve(count);
-    held->sources.reserve(count);
+    held->sources.reserve(2 * count);
     job->tasks.reserve(count);
     Numbers from, to;
+    Divided divided;
     for (Py_ssize_t i = 0; i < count; i++) {
-        if (!take_copy(PyTuple_GetItem(copies.get(), i), job.get(), held, &from, &to)) {
+        if (!take_copy(PyTuple_GetItem(copies.get(), i), job.get(), held, &from, &to, &divided)) {
             return nullptr;
         }
     }
@@ -241,6 +360,7 @@ static uint8_t *own_scratch() {
 
 void execute(Job *job) {
     uint8_t *scratch = own_scratch();
+    watch_faults();
     for (size_t i = 0; i < job->tasks.size() && !job->has_failed; i++) {
         job->failed_task = i;
         const Task &task = job->tasks[i];

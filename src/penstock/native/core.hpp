@@ -178,6 +178,8 @@ std::vector<Range> ranges_of(const Sparse &sparse, const Vector &vector, const i
 // Tells the kernel to read these rows of a file, if the first and the middle one are not in memory. Throws `bad_alloc`.
 void announce(const Source &source, const int64_t *rows, int64_t count);
 
+// Puts the handler of `run_guarded` in front of others. Each job does so before its copies.
+void watch_faults();
 // Runs `body(context)`. Returns false if the kernel could not supply a page meanwhile (SIGBUS), and the address. The
 // body must hold no lock and own no memory, because a fault abandons it.
 bool run_guarded(void (*body)(void *), void *context, const void **address);

@@ -173,6 +173,7 @@ bool Engine::claim(Part *part) {
 }
 
 bool Engine::run(const Part &part, uint8_t *scratch, size_t *failed_task, Failure *failure) {
+    watch_faults();
     for (size_t i = part.first_task; i <= part.last_task; i++) {
         const Task &task = part.job->tasks[i];
         int64_t begin = i == part.first_task ? part.first_step : 0;

@@ -62,7 +62,9 @@ void handle(int number, siginfo_t *info, void *context) {
     }
 }
 
-void install() {
+} // namespace
+
+void watch_faults() {
     struct sigaction current;
     if (sigaction(SIGBUS, nullptr, &current) == 0 && (current.sa_flags & SA_SIGINFO) &&
         current.sa_sigaction == handle) {
@@ -82,10 +84,7 @@ void install() {
     sigaction(SIGBUS, &action, nullptr);
 }
 
-} // namespace
-
 bool run_guarded(void (*body)(void *), void *context, const void **address) {
-    install();
     Frame frame;
     frame.address = nullptr;
     if (sigsetjmp(frame.jump, 0) != 0) {

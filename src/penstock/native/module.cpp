@@ -307,6 +307,7 @@ PyMethodDef module_methods[] = {
     {"memory_source", as_method<memory_source>(), METH_VARARGS, nullptr},
     {"file_source", as_method<file_source>(), METH_VARARGS, nullptr},
     {"sparse_source", as_method<sparse_source>(), METH_VARARGS, nullptr},
+    {"parts_source", as_method<parts_source>(), METH_VARARGS, nullptr},
     {"pad_rows", as_method<pad_rows>(), METH_FASTCALL, nullptr},
     {"read_parts", as_method<read_parts>(), METH_FASTCALL, nullptr},
     {"count_down", as_method<count_down>(), METH_FASTCALL, nullptr},

@@ -59,11 +59,23 @@ struct Decref {
 };
 using Owned = std::unique_ptr<PyObject, Decref>;
 
+struct PySource;
+
+// Elements that lie in several sources, one after the other.
+struct Parts {
+    std::vector<int64_t> bounds;     // the first element of each part, and the end of the last
+    std::vector<PySource *> sources; // null where a part is not there
+
+    size_t at(int64_t row) const; // the part that has an element
+};
+
 struct PySource {
     PyObject_HEAD Source *source;
     Py_buffer view; // MEMORY: keeps the array
     PyObject *name;
     PyObject *indices, *values; // of a sparse matrix: the sources of its vectors, which keep their memory
+    Parts *parts;               // null, or what copies read in its place
+    PyObject *bounds;           // of parts: as they were given. The sources of a table's columns have the same
 };
 
 // Contiguous rows above twice this size are divided between threads.
@@ -95,6 +107,7 @@ const Source *take_source_rows(PyObject *const *args, Py_ssize_t nargs, std::uni
 PyObject *memory_source(PyObject *, PyObject *args);
 PyObject *file_source(PyObject *, PyObject *args);
 PyObject *sparse_source(PyObject *, PyObject *args);
+PyObject *parts_source(PyObject *, PyObject *args);
 
 // ------------------------------------------------------------------------------------ calls.cpp
 

@@ -159,6 +159,11 @@ void source_dealloc(PyObject *object) {
     Py_XDECREF(self->name);
     Py_XDECREF(self->indices);
     Py_XDECREF(self->values);
+    Py_XDECREF(self->bounds);
+    for (PySource *part : self->parts != nullptr ? self->parts->sources : std::vector<PySource *>()) {
+        Py_XDECREF(reinterpret_cast<PyObject *>(part));
+    }
+    delete self->parts;
     PyTypeObject *type = Py_TYPE(object);
     reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
@@ -331,7 +336,7 @@ bool take_vector(PyObject *tuple, int64_t count, PyObject **kept, Vector *vector
         return false;
     }
     PySource *py_source = as_source(source_object);
-    if (py_source == nullptr || py_source->source->sparse) {
+    if (py_source == nullptr || py_source->source->sparse || py_source->parts != nullptr) {
         PyErr_Format(PyExc_TypeError, "expected a source of this engine, not %R", source_object);
         return false;
     }
@@ -430,6 +435,66 @@ PyObject *sparse_source(PyObject *, PyObject *args) {
         self->source->access = sparse->indices.base != nullptr ? Access::MAPPED : Access::READ;
     }
     self->source->sparse = std::move(sparse);
+    return made.release();
+}
+
+size_t Parts::at(int64_t row) const {
+    // Most tables have parts of one size, but for the last: then this is the part, or the one before it.
+    const auto guess = static_cast<size_t>(static_cast<double>(row) * sources.size() / bounds.back());
+    for (size_t part = guess; part + 1 > guess && part < sources.size(); part--) {
+        if (bounds[part] <= row && row < bounds[part + 1]) {
+            return part;
+        }
+        if (part == 0 || part < guess) {
+            break;
+        }
+    }
+    return std::upper_bound(bounds.begin() + 1, bounds.end() - 1, row) - bounds.begin() - 1;
+}
+
+// (bounds, sources or None, name): see `Engine.parts`.
+PyObject *parts_source(PyObject *, PyObject *args) {
+    PyObject *bounds_object, *sequence, *name;
+    if (!PyArg_ParseTuple(args, "OOO", &bounds_object, &sequence, &name)) {
+        return nullptr;
+    }
+    std::unique_ptr<int64_t[]> bounds;
+    const int64_t length = take_rows(bounds_object, "bounds", &bounds);
+    Owned sources(length < 0 ? nullptr : PySequence_Tuple(sequence)),
+        made(reinterpret_cast<PyObject *>(sources ? new_source(name) : nullptr));
+    if (!made) {
+        return nullptr;
+    }
+    auto *self = reinterpret_cast<PySource *>(made.get());
+    self->parts = new Parts();
+    self->bounds = Py_NewRef(bounds_object);
+    self->parts->bounds.assign(bounds.get(), bounds.get() + length);
+    bool is_right = length >= 2 && length == PyTuple_Size(sources.get()) + 1 && bounds[0] == 0;
+    Layout &layout = self->source->layout;
+    bool is_first = true;
+    for (int64_t i = 0; i + 1 < length && is_right; i++) {
+        PyObject *object = PyTuple_GetItem(sources.get(), i);
+        PySource *part = object == Py_None ? nullptr : as_source(object);
+        const int64_t count = bounds[i + 1] - bounds[i];
+        is_right = object == Py_None ? count >= 0
+                                     : part != nullptr && part->parts == nullptr && !part->source->sparse &&
+                                           part->source->access == Access::MEMORY && part->source->layout.count == count;
+        if (part == nullptr || !is_right) {
+            self->parts->sources.push_back(nullptr);
+            continue;
+        }
+        const Layout &own = part->source->layout;
+        is_right = is_first || (own.nbytes == layout.nbytes && own.item_nbytes == layout.item_nbytes);
+        layout.nbytes = own.nbytes;
+        layout.item_nbytes = own.item_nbytes;
+        is_first = false;
+        self->parts->sources.push_back(reinterpret_cast<PySource *>(Py_NewRef(object)));
+    }
+    if (!is_right) {
+        PyErr_SetString(PyExc_ValueError, "the parts are no sources in memory of such sizes, one for each two bounds");
+        return nullptr;
+    }
+    layout.count = bounds[length - 1];
     return made.release();
 }
 
