@@ -233,6 +233,13 @@ class _Order:
         tweaks = _mix(windows.astype(np.uint64) + self._salt)
         offsets = (places - first).view(np.uint64)
         end = self.n + self.shift
+        low, high = int(windows.min()), int(windows.max())
+        if low > 0 and high < self.last_window and self.window > EXACT_LIMIT:  # as in most calls
+            if low == high:
+                tweaks = tweaks[:1]
+            images = self._walk(offsets, self.window, tweaks).view(np.int64)
+            images += first
+            return images - self.shift
         out = np.empty(positions.shape, np.uint64)
         # All windows but the two at the ends have the same length. Those two may be short enough to be exact.
         for stream, here, length in (

@@ -91,11 +91,16 @@ class CopyPlan:
         full = np.full(count, self._most_rows)
         used = [full if extent is None else extent for extent in box.extents]
         batches: list[list[Copy]] = [[] for _ in range(count)]
+        # Columns of a table have the same rows, also where each is a source of its own. The reads keep the addresses.
+        tables: dict[tuple[int, int, int], tuple[Read, list[tuple[int, int]]]] = {}
         for source, wanted in gather.wanted.values():
             assert isinstance(source, _Numbered)
             for read, _ in wanted:
                 leaves = [leaf_of[id(array.base)] for array in read.arrays]
-                self._share_out(source.numbers, leaves, read, len(read.arrays[0]), batches, used)
+                key = id(read.indices), id(read.rows), len(read.arrays[0])
+                tables.setdefault(key, (read, []))[1].extend(zip(source.numbers, leaves, strict=True))
+        for read, pairs in tables.values():
+            self._share_out(pairs, read, len(read.arrays[0]), batches, used)
         if self._marks is not None:
             for copies, row_count in zip(batches, used[0].tolist(), strict=True):
                 marks = self._share.mark_rows(row_count, *self._share.rows(row_count, self._most_rows))
@@ -107,8 +112,7 @@ class CopyPlan:
 
     def _share_out(
         self,
-        arrays: list[int],
-        leaves: list[int],
+        pairs: list[tuple[int, int]],
         read: Read,
         room: int,
         batches: list[list[Copy]],
@@ -119,15 +123,13 @@ class CopyPlan:
         Columns of a table get the same index arrays, of which the engine then takes one copy for all.
 
         Args:
-            arrays: The numbers of the arrays.
-            leaves: The numbers of the leaves, one for each array.
+            pairs: The numbers of arrays, each with that of its leaf.
             read: The rows, and their places in the block.
             room: For how many such rows the block has places.
             batches: Takes the copies.
             used: The rows in use in each batch, for each leaf.
         """
         rows, each = read.indices, room // len(batches)  # such rows in a batch
-        pairs = list(zip(arrays, leaves, strict=True))
         if isinstance(read.rows, slice) and read.rows.step in (None, 1) and self._is_whole:
             start = read.rows.start
             for number in range(start // each, -(-(start + len(rows)) // each)):
