@@ -597,8 +597,9 @@ class Dataset(NoArray):
                 the name `seed=` looks like one.
             window: Shuffle among so many neighbours only, for data on slow disks, and for streams, where it is
                 needed. An element moves by less than `window` places. `"chunks"`, for rows and patches of arrays
-                that are stored in chunks (HDF5, Zarr): the chunks come in a random order, and the elements that begin
-                in one come together, in a random order. So each chunk is read once, unless elements cross its border.
+                that are stored in chunks (HDF5, Zarr), and for rows of Parquet and Arrow files, whose chunks are row
+                groups and record batches: the chunks come in a random order, and the elements that begin in one come
+                together, in a random order. So each chunk is read once, unless elements cross its border.
             reshuffle: Whether each epoch has an order of its own.
 
         Raises:

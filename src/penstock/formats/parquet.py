@@ -45,6 +45,7 @@ from penstock.plan._source import Read
 from penstock.sources._blocks import CachedFile
 from penstock.sources._openfile import File, FilesSource, block_reader, bounds_of, by_part, for_each, placed, stamp
 from penstock.sources._remote import ByteSource, RemoteFile
+from penstock.sources.parted import PartedArray
 
 Integers = npt.NDArray[np.int64]
 AnyColumn = Column | Ragged
@@ -279,6 +280,10 @@ class TableSource(Tabular, FilesSource):
     def bounds(self) -> Integers:
         return self.groups.bounds
 
+    @property
+    def part_bounds(self) -> Integers:
+        return self.bounds
+
     def describe(self, index: int) -> str:
         return self.describe_row(*placed(self.bounds, index))
 
@@ -286,6 +291,12 @@ class TableSource(Tabular, FilesSource):
         """Names the file, the row group and the row in it."""
         name = "row group" if self.kind == "parquet" else "record batch"
         return f"{self.files[self.groups.files[group]].name} {name} {self.groups.numbers[group]} row {row}"
+
+    def arrays(self) -> Sequence[PartedArray] | None:
+        """The columns, if their values have one size and the files are local. Servers need a worker that waits."""
+        if self.is_remote or any(leaf.spec.dtype.itemsize == 0 or None in leaf.spec.shape for leaf in self.leaves):
+            return None
+        return [PartedArray(self, number, leaf.spec) for number, leaf in enumerate(self.leaves)]
 
     def open(self) -> "OpenTableSource":
         return OpenTableSource(self)
@@ -323,7 +334,9 @@ class OpenTableSource:
     def __init__(self, source: TableSource) -> None:
         self._source = source
         self._groups = source.groups
-        self._room = source.kept_nbytes
+        self.bounds, self.nbytes, self.work_nbytes = self._groups.bounds, self._groups.nbytes, self._groups.work_nbytes
+        self.is_mapped = self._groups.is_mapped
+        self.room = source.kept_nbytes
         self._let_go = threading.Condition()
         self._decoded: dict[int, _Decoded] = {}
         """Groups by number, the last used at the end."""
@@ -365,14 +378,32 @@ class OpenTableSource:
                 try:
                     native.copy(copies)
                 except native.CopyError as error:
-                    self._require_same(group)
+                    self.require_same(group)
                     raise SourceError(f"{self._source.describe_row(group, 0)} cannot be read: {error}") from error
                 if self._groups.is_mapped:  # what lies behind the end of a file is zeros, up to the end of the page
-                    self._require_same(group)
+                    self.require_same(group)
             finally:
                 self._leave(thread)
 
-    def _require_same(self, group: int) -> None:
+    def read_part(self, part: int) -> list[native.Source]:
+        """See `PartReader`. What is decoded is the caller's, and counts to nothing here."""
+        columns, _ = self._decode(part)
+        return [column.source for column in columns if column.source is not None]
+
+    def read_error(self, error: native.CopyError) -> SourceError:
+        """See `PartReader`."""
+        part, row = placed(self.bounds, max(0, error.element))
+        try:
+            self.require_same(part)
+        except SourceError as changed:
+            return changed
+        return SourceError(f"{self._source.describe_row(part, row)} cannot be read: {error}")
+
+    def request(self, row_count: int) -> None:
+        """See `PartReader`."""
+        self._row_count += row_count
+
+    def require_same(self, group: int) -> None:
         """Refuses a file that has changed.
 
         Raises:
@@ -418,7 +449,7 @@ class OpenTableSource:
     def _has_room(self, group: int) -> bool:
         """Whether a group can be decoded now. Evicts others, the least recently used first."""
         need = self._groups.nbytes[group] + self._groups.work_nbytes[group]
-        room = self._room - sum(each.nbytes for each in self._decoded.values())
+        room = self.room - sum(each.nbytes for each in self._decoded.values())
         used = set(self._used.values())
         under_way = (other for other in used if self._decoded[other].columns is None)
         if room < need <= room + sum(self._groups.work_nbytes[other] for other in under_way):
@@ -466,7 +497,7 @@ class OpenTableSource:
     def _warn_of_waste(self) -> None:
         """Warns if groups are decoded for a few of their rows each."""
         group_rows = len(self._source) / len(self._groups.files)
-        if self._groups.nbytes.sum() <= self._room:
+        if self._groups.nbytes.sum() <= self.room:
             return  # each is decoded once
         if self._row_count < USED_SHARE * WASTED_GROUPS * group_rows:
             _log.warning(

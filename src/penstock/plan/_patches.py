@@ -269,7 +269,7 @@ def shuffled_by_chunks(node: Node, seed: int, reshuffle: bool) -> Node:
     groups = _groups(node)
     if groups is None:
         raise ArgumentError(
-            "shuffle(window='chunks') takes elements of arrays that are stored in chunks, as HDF5 and Zarr can, "
+            "shuffle(window='chunks') takes elements that are stored in chunks, as in HDF5, Zarr, Parquet and Arrow, "
             f"directly after from_...(), patches(), zip() or cast(); {node.label} has none. Give a number: "
             "shuffle(window=4096)."
         )
@@ -299,6 +299,8 @@ def _groups(node: Node) -> tuple[Indices, ...] | None:
         return None if chunks is None else tuple(map(_starts, node.grid, node.strides, chunks))
     if isinstance(node, SourceNode) and node.data.chunk_shape is not None:  # text, which is read by rows
         return (_starts(finite_length(node), 1, node.data.chunk_shape[0]),)
+    if isinstance(node, SourceNode) and (bounds := node.data.part_bounds) is not None:
+        return (np.unique(bounds),)  # without parts that are empty
     below: Sequence[Node] = node.inputs if _is_alike(node) else ()
     return next((found for each in below if (found := _groups(each)) is not None), None)
 

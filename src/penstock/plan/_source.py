@@ -96,6 +96,14 @@ class Source(Openable, ABC):
     """The chunks in which an array is stored whose rows are the elements, along all of its axes; None without."""
 
     @property
+    def part_bounds(self) -> Indices | None:
+        """Of elements that are decoded many at once, such as row groups: the first of each part, and their number.
+
+        `shuffle(window="chunks")` takes those of a part together. The default is None.
+        """
+        return None
+
+    @property
     def kept_nbytes(self) -> int:
         """Largest memory of an open source in each process that reads, such as decoded chunks. Known from headers.
 
@@ -175,7 +183,7 @@ class Source(Openable, ABC):
         return None
 
     def arrays(self) -> Sequence[Any] | None:
-        """The arrays behind the leaves, whose rows are the elements: NumPy arrays, or arrays in files.
+        """The arrays behind the leaves, whose rows are the elements: arrays of NumPy or in files, or columns in parts.
 
         The copy engine then reads them without this object. The default is None: elements are not simply there.
         """

@@ -22,8 +22,8 @@ import functools
 import math
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Final, final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeVar, final
 
 import numpy as np
 
@@ -40,16 +40,25 @@ from penstock.plan._source_node import SourceNode
 from penstock.report._lanes import Lane, StepTime
 from penstock.run._consumer import DeliveryBase
 from penstock.run._lanes import unit_of
+from penstock.run._parts import PartLoader
 from penstock.sources.files import file_source, read_error
 from penstock.sources.npy import StridedFile, require_same
+from penstock.sources.parted import PartedArray, PartReader
 from penstock.sources.sparse import SparseRows
 
 BLOCK_ROWS: Final = 1 << 14
 """Rows whose indices are computed at once. That spreads the cost of NumPy's calls, and still fits into the cache."""
+MOST_AHEAD_ROWS: Final = 1 << 18
+"""Rows whose indices are computed ahead, so that the next row group of a table is decoded before it is needed."""
+_Parts = tuple[tuple[PartLoader, tuple[int, ...]], ...]
+"""The parts that a batch needs of each table."""
 BLOCK_NBYTES: Final = 32 << 20
 """Bytes of the batches of a block, at most, because the reads of a whole block are announced at once.
 
 From a cold disk, 16 to 128 MiB gave the same speed, and the first batch came after 24 to 135 ms."""
+
+
+E = TypeVar("E", bound=Exception)
 
 
 @final
@@ -70,10 +79,10 @@ class CopyDelivery(DeliveryBase):
         super().__init__()
         self._program = program
         self._copies = copies
-        self._pending: deque[tuple[Position, int, int]] = deque()
-        """Position, slot and job of the batches that were submitted, in order."""
-        self._ahead: deque[tuple[Position, tuple[int, ...], list[Copy]]] = deque()
-        """Position, extents and copies of the batches that follow."""
+        self._pending: deque[tuple[Position, int, int, _Parts]] = deque()
+        """Position, slot, job and parts of the batches that were submitted, in order."""
+        self._ahead: deque[tuple[Position, tuple[int, ...], list[Copy], _Parts]] = deque()
+        """Position, extents, copies and parts of the batches that follow."""
         rows = max(1, program.rows_per_batch)
         self._block_count = max(1, min(BLOCK_ROWS // rows, BLOCK_NBYTES // max(1, program.spec.nbytes)))
         """The batches of a block."""
@@ -81,15 +90,19 @@ class CopyDelivery(DeliveryBase):
         """The next block is computed when so few are left: of files, to announce it while this one is read."""
         self._extents: list[tuple[int, ...] | None] = [None] * slot_count
         """The extents that each slot holds; None before the first batch."""
-        self._job = 0
+        self._job = self._done_job = 0
+        """The last job, and the last that was waited for."""
         self._views: dict[tuple[int, int, int], Any] = {}
         """The leaves of slots as rows of an array: by slot, array and leaf."""
+        self._loaders: dict[int, PartLoader] = {}
+        """Of each array in parts."""
         self.ring = Ring(program.spec, slot_count, spare_count, None)  # `take` looks for slots that came back
         with starting_threads():
             self._engine = Engine(thread_count)
         try:
             self._has_files = any(map(_paths, copies.arrays))
-            self._sources = [_opened(*numbered) for numbered in enumerate(copies.arrays)]
+            self._sources: list[Any] = [_opened(*numbered) for numbered in enumerate(copies.arrays)]
+            self._open_tables(thread_count)
         except BaseException:
             self._engine.close(0.0)
             raise
@@ -97,26 +110,51 @@ class CopyDelivery(DeliveryBase):
     @property
     def stop_workers(self) -> Callable[[], object]:
         """For a finalizer: ends the threads."""
-        return functools.partial(self._engine.close, 0.0)
+        return functools.partial(_stop, self._engine, [loader.stop for loader in self._loaders.values()])
+
+    def _open_tables(self, thread_count: int) -> None:
+        loaders: dict[int, PartLoader] = {}
+        for number, array in enumerate(self._copies.arrays):
+            if isinstance(array, PartedArray):
+                opened = self._program.sources[array.source]
+                reader: PartReader = getattr(opened, "inner", opened)
+                if id(reader) not in loaders:
+                    loaders[id(reader)] = PartLoader(reader, thread_count)
+                self._loaders[number] = loaders[id(reader)]
+                rows = max(1, self._program.rows_per_batch)
+                part = min(MOST_AHEAD_ROWS, len(array.source) // max(1, len(reader.nbytes)))
+                self._reserve = max(self._reserve, part // rows)
 
     # The consumer's side.
 
     def seek(self, position: Position, consumed: int = -1) -> None:
         """Makes this the next batch. Work under way is kept if it leads there."""
         self.require_open()
-        if not self._pending or self._pending[0][0] != position:
+        if self._next_position != position:
             self._start(position)
+
+    @property
+    def _next_position(self) -> Position | None:
+        """The batch that work under way leads to."""
+        following = self._pending or self._ahead
+        return following[0][0] if following else None
 
     def take(self, position: Position, timeout_s: float) -> Tree:
         """Waits for a batch and hands it out; see `Delivery.take`. The caller has called `require_open`."""
         if self.ring.interrupts:
             self.pass_on_interrupt()
         pending = self._pending
-        if pending and pending[0][0] == position:
+        if self._next_position == position:
             self._issue()
         else:
             self._start(position)
-        _, slot, job = pending[0]
+        while not pending:
+            error = functools.partial(self._deadline_error, position)
+            for loader in self._loaders.values():
+                self.wait_for(loader.wait, timeout_s, error)
+            self.require_open()
+            self._issue()
+        _, slot, job, parts = pending[0]
         try:
             if not self._engine.wait(job, min(timeout_s / 4, threading.TIMEOUT_MAX)):
                 wait, error = (
@@ -133,6 +171,10 @@ class CopyDelivery(DeliveryBase):
             self.ring.give_back(slot)
             raise self._error(error, position) from error
         pending.popleft()
+        self._done_job = job
+        for loader, theirs in parts:
+            if loader.reader.is_mapped:
+                self._require_same(loader, theirs, slot, position)
         return self.ring.hand_out(slot)
 
     def _start(self, position: Position) -> None:
@@ -147,6 +189,9 @@ class CopyDelivery(DeliveryBase):
             self.require_open()
         self._pending.clear()
         self._ahead.clear()
+        self._done_job = self._job
+        for loader in self._loaders.values():
+            loader.forget()
         self.ring.reclaim(set())
 
     def _issue(self) -> None:
@@ -160,20 +205,27 @@ class CopyDelivery(DeliveryBase):
                 except PenstockError:  # the batches before it come first; `_start` raises the error in its place
                     if not self._ahead:
                         return
-            position, extents, copies = self._ahead.popleft()
+            position, extents, copies, parts = self._ahead[0]
+            if parts and not self._are_ready(parts, position):
+                return
             slot = free.pop()
-            parts = []
-            for array, leaf, rows, places, first in copies:
-                view, code = views.get((slot, array, leaf)) or self._view(slot, array, leaf)
-                parts.append((self._sources[array], rows, view[first:] if first else view, places, code))
+            self._ahead.popleft()
             if extents != self._extents[slot]:
                 varying = (extent for extent in self.ring.rows(slot).extents if extent is not None)
                 for extent, size in zip(varying, extents, strict=True):
                     extent[0] = size
                 self._extents[slot] = extents
-            self._job += 1
-            self._engine.submit(self._job, parts)
-            self._pending.append((position, slot, self._job))
+            for theirs in self._in_turn(position, copies, parts):
+                made = []
+                for array, leaf, rows, places, first in theirs:
+                    memory, view, code = views.get((slot, array, leaf)) or self._view(slot, array, leaf)
+                    source = self._sources[array] or self._loaders[array].columns()[self._copies.arrays[array].number]
+                    made.append((source, rows, view[first:] if first else memory, places, code))
+                self._job += 1
+                self._engine.submit(self._job, made)
+            for loader, numbers in parts:
+                loader.submitted(numbers, self._job)
+            self._pending.append((position, slot, self._job, parts))
 
     def _compute(self, position: Position) -> None:
         """Computes the copies of the next batches of an epoch, and announces their reads.
@@ -197,8 +249,9 @@ class CopyDelivery(DeliveryBase):
                     except PenstockError as error:
                         raise _in_batch(error, position) from None
                     self._engine.advise(self._sources[number], np.concatenate(rows_of))
-        self._ahead.extend(zip(positions, extents, batches, strict=True))
-        self._reserve = count // 2 if self._has_files else 0
+        self._ahead.extend(zip(positions, extents, batches, map(self._parts_of, batches), strict=True))
+        if self._has_files:
+            self._reserve = max(self._reserve, count // 2)
 
     def _view(self, slot: int, array: int, leaf: int) -> Any:
         """Returns a leaf of a slot as rows of an array, and the code of the conversion to its dtype."""
@@ -207,8 +260,70 @@ class CopyDelivery(DeliveryBase):
         # Not -1 for the number of rows: rows without bytes do not tell it.
         view = place.reshape(math.prod(place.shape[: place.ndim - len(shape)]), *shape)
         code = None if source.dtype == view.dtype else conversion(source.dtype, view.dtype)
-        self._views[slot, array, leaf] = view, code
-        return view, code
+        found = self._views[slot, array, leaf] = Engine.memory(view), view, code
+        return found
+
+    # Tables.
+
+    def _parts_of(self, copies: list[Copy]) -> "_Parts":
+        """The parts that a batch needs, of each table."""
+        if not self._loaders:
+            return ()
+        wanted: dict[int, tuple[PartLoader, dict[int, Any]]] = {}
+        for array, _, rows, _, _ in copies:
+            if loader := self._loaders.get(array):
+                wanted.setdefault(id(loader), (loader, {}))[1][id(rows)] = rows
+        return tuple((loader, loader.note(list(rows.values()))) for loader, rows in wanted.values())
+
+    def _are_ready(self, parts: "_Parts", position: Position) -> bool:
+        """Whether the parts of the next batch are decoded, or the first of them if there is no room for all."""
+        ready = [
+            self._are_there(loader, numbers, position)
+            or (not self._pending and self._are_there(loader, loader.groups(numbers)[0], position))
+            for loader, numbers in parts
+        ]
+        return all(ready)
+
+    def _are_there(self, loader: PartLoader, parts: Sequence[int], position: Position) -> bool:
+        try:
+            return loader.are_there(parts, self._done_job)
+        except Exception as error:
+            self.require_open()
+            if self._pending:  # the batches before it come first
+                return False
+            raise _in_batch(error, position) from None
+
+    def _in_turn(self, position: Position, copies: list[Copy], parts: "_Parts") -> Iterator[list[Copy]]:
+        """Yields copies whose parts are there: all of a batch, or where there is no room for all its parts, some.
+
+        No other batch is pending then. What was yielded is done before the next parts are decoded.
+        """
+        turns = [(loader, group) for loader, numbers in parts for group in loader.groups(numbers)]
+        if len(turns) == len(parts):
+            yield copies
+            return
+        yield [copy for copy in copies if copy[0] not in self._loaders]
+        for loader, group in turns:
+            self._engine.wait(self._job)
+            self._done_job = self._job
+            while not self._are_there(loader, group, position):
+                loader.wait(1.0)
+                self.require_open()
+            chosen: list[Copy] = []
+            for array, leaf, rows, places, first in copies:
+                if self._loaders.get(array) is loader:
+                    mine = np.flatnonzero(np.isin(loader.parts_of(rows), group))
+                    chosen.append((array, leaf, rows[mine], mine + first if places is None else places[mine], 0))
+            yield chosen
+
+    def _require_same(self, loader: PartLoader, parts: Sequence[int], slot: int, position: Position) -> None:
+        """Refuses what was read of a mapped file that has changed: it may be zeros, or other rows."""
+        try:
+            for part in parts:
+                loader.reader.require_same(part)
+        except SourceError as error:
+            self.ring.give_back(slot)
+            raise _in_batch(error, position) from None
 
     # Errors.
 
@@ -216,12 +331,15 @@ class CopyDelivery(DeliveryBase):
         """The error of an element, as users read it."""
         file = self._copies.arrays[error.source] if isinstance(error.source, int) else None
         found = read_error(file, error) if isinstance(file, StridedFile) else SourceError(str(error))
+        if isinstance(error.source, PartReader):
+            found = error.source.read_error(error)
         if isinstance(file, SparseRows):
             found = file.error_of(error)
         return _in_batch(found, position)
 
     def _deadline_error(self, position: Position, timeout_s: float) -> DeadlineError:
         paths = {path for array in self._copies.arrays for path in _paths(array)}
+        paths.update(str(array.source) for array in self._copies.arrays if isinstance(array, PartedArray))
         return DeadlineError(
             f"No byte was copied for timeout_s={timeout_s:g} s, while the loader waited for batch {position[1]} of "
             f"epoch {position[0]}. It is read from {', '.join(sorted(paths)) or 'memory'}. If the disk is that slow, "
@@ -232,12 +350,13 @@ class CopyDelivery(DeliveryBase):
 
     def progress(self) -> object:
         """The bytes that were copied."""
-        return self._engine.stats()["nbytes"]
+        return self._engine.stats()["nbytes"], sum(loader.decoded_count for loader in self._loaders.values())
 
     def lanes(self, delivered: float = 0, first: int = 0) -> list[Lane]:
         """What the threads did so far: one step for each source, which share the time by their bytes."""
         stats, node, program = self._engine.stats(), self._program.node, self._program
-        batches, wall_s = stats["jobs"], stats["busy_ns"] / 1e9
+        decoding = {id(loader): loader.busy_s for loader in self._loaders.values()}
+        batches, wall_s = stats["jobs"], stats["busy_ns"] / 1e9 + sum(decoding.values())
         sources = [(number, each) for number, each in enumerate(walk(node)) if isinstance(each, SourceNode)]
         total_nbytes = sum(each.spec.nbytes for _, each in sources) or 1
         steps = [
@@ -261,6 +380,8 @@ class CopyDelivery(DeliveryBase):
 
     def _join(self, timeout_s: float) -> bool:
         if ended := self._engine.close(timeout_s):
+            for loader in self._loaders.values():
+                loader.join()
             self._program.sources.close()
             self._views.clear()
             self._sources.clear()
@@ -268,13 +389,21 @@ class CopyDelivery(DeliveryBase):
         return ended
 
 
-def _in_batch(error: PenstockError, position: Position) -> PenstockError:
+def _in_batch(error: E, position: Position) -> E:
     error.add_note(f"This was in batch {position[1]} of epoch {position[0]}.")
     return error
 
 
-def _opened(number: int, array: Any) -> Source:
-    """The engine's source of an array, named by its number."""
+def _stop(engine: Engine, stops: Sequence[Callable[[], object]]) -> None:
+    engine.close(0.0)
+    for stop in stops:
+        stop()
+
+
+def _opened(number: int, array: Any) -> Source | None:
+    """The engine's source of an array, named by its number; None for one in parts, which changes."""
+    if isinstance(array, PartedArray):
+        return None
     if isinstance(array, np.ndarray):
         return Engine.memory(array, name=number)
     if isinstance(array, SparseRows):
