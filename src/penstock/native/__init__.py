@@ -43,6 +43,8 @@ else:
         _implementation = _numpy
 
 Source = _implementation.Source
+HAS_PARTS: Final = hasattr(_implementation, "parts_source")
+"""Whether the engine has `parts`, and takes sources as destinations. One that was built before does not."""
 Vector = tuple[Any, NDArray[np.int64], int, np.dtype[Any]]
 """Numbers in pieces of one length, for `Engine.sparse`: `(source, places, piece_length, dtype)`.
 
