@@ -337,7 +337,5 @@ def test_the_source_of_a_destination_has_to_be_writable(name):
     source = module.Engine.memory(values)
     with pytest.raises(ValueError, match="writable"):
         module.copy([(source, np.array([0]), source, None, None)])
-    out = np.zeros((4, 2))[:, ::2]
     with pytest.raises(ValueError, match="C-contiguous"):
-        module.copy([(source, np.array([0]), module.Engine.memory(np.zeros((4, 2, 2))[:, ::2]), None, None)])
-    assert not out.any()
+        module.copy([(source, np.array([0]), module.Engine.memory(np.zeros((4, 2, 2))[:, :, ::2]), None, None)])
