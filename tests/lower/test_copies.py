@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 import penstock as ps
+from penstock import native
 from penstock.lower._copies import CopyPlan
 from penstock.lower._share import Share
 from penstock.memory._rows import Rows
+from penstock.sources.sparse import SparseRows
 from penstock.testing import assert_same
 from penstock.testing.strategies import MOVES, Plan, plans
 
@@ -20,6 +22,10 @@ def executed(plan: CopyPlan, batch: list, extents: tuple[int, ...], shard: tuple
     box = Rows.allocate(spec, 1)
     for number, leaf, rows, places, first in batch:
         array = plan.arrays[number]
+        if isinstance(array, SparseRows):
+            dense = np.empty(array.shape, array.dtype)
+            native.copy([(array.opened(number), np.arange(len(dense)), dense, None, None)])
+            array = dense
         if not isinstance(array, np.ndarray):
             array = np.ndarray(
                 array.shape, array.dtype, np.fromfile(array.path, np.uint8).data, array.offset, array.strides
