@@ -15,13 +15,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final, final
+from typing import Any, BinaryIO, Final, final
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock import native
 from penstock.base._errors import PenstockError, SourceError
+from penstock.base._files import open_file
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
 from penstock.memory._budget import not_given
@@ -220,7 +221,7 @@ class SparseSource(Source):
 
     @property
     def suits_one_thread(self) -> bool:  # type: ignore[override]  # depends on who reads the vectors
-        return self.arrays() is None and self.values.source.suits_one_thread
+        return self.rows_in_place is None and self.values.source.suits_one_thread
 
     def __reduce__(self) -> Any:
         values = self._name, self.starts, self.indices, self.values, self.shape, self._is_dense
@@ -292,15 +293,17 @@ class SparseSource(Source):
 
     def arrays(self) -> Sequence[SparseRows] | None:
         """The matrix, if the copy engine reads all of it."""
-        return (self._rows,) if self._is_dense and self._rows is not None else None
+        return (self.rows_in_place,) if self._is_dense and self.rows_in_place is not None else None
 
     @cached_property
-    def _rows(self) -> SparseRows | None:
+    def rows_in_place(self) -> SparseRows | None:
+        """The matrix, if its numbers lie in memory or as plain bytes in files."""
         vectors = self.indices, self.values
         return SparseRows(self) if all(each.array is not None or each.file is not None for each in vectors) else None
 
     def open(self) -> "OpenRows | OpenSpans":
-        return OpenSpans(self) if self._rows is None or not self._is_dense else OpenRows(self, self._rows)
+        rows = self.rows_in_place
+        return OpenSpans(self) if rows is None or not self._is_dense else OpenRows(self, rows)
 
 
 def _sparse_source(
@@ -355,11 +358,18 @@ class OpenRows:
 
 @final
 class OpenSpans:
-    """Reads the spans of rows by the sources of the vectors, some rows at a time, each chunk once."""
+    """Reads the spans of rows, some rows at a time: in place if they lie there, else by the sources of the vectors.
+
+    Several threads may read: a file is read at places, and by one descriptor, which is opened at the first read.
+    """
 
     def __init__(self, source: SparseSource) -> None:
         self._source = source
-        self._vectors = [open_source(each.source) for each in (source.indices, source.values)]
+        self._rows = source.rows_in_place
+        self._numbers = source.indices, source.values
+        self._vectors = [] if self._rows is not None else [open_source(each.source) for each in self._numbers]
+        self._files: dict[str, BinaryIO] = {}
+        self._is_closed = False
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Executes reads.
@@ -368,26 +378,32 @@ class OpenSpans:
             SourceError: A row cannot be read, or is damaged. Names it.
         """
         for read in reads:
+            if self._rows is not None and len(read.indices):
+                self._rows.require_same(int(read.indices[0]))
             for rows, ends, columns, values in self._spans(read.indices):
                 if len(read.arrays) == 1:
                     self._scatter(read, rows, ends, columns, values)
                     continue
+                self._require_once(read.indices[rows.start : rows.stop], ends, columns)
                 places = read.rows if not isinstance(read.rows, slice) else range(*read.rows.indices(1 << 62))
+                both = [each.astype(each.dtype.newbyteorder("="), copy=False) for each in (columns, values)]
                 for number, row in enumerate(rows):
-                    span = slice(int(ends[number]), int(ends[number + 1]))
-                    self._require_once(int(read.indices[row]), columns[span])
-                    read.arrays[0][places[row]] = columns[span].astype(columns.dtype.newbyteorder("="))
-                    read.arrays[1][places[row]] = values[span].astype(values.dtype.newbyteorder("="))
+                    for out, found in zip(read.arrays, both, strict=True):
+                        span = found[int(ends[number]) : int(ends[number + 1])]
+                        out[places[row]] = span if read.may_borrow else span.copy()
 
-    def _require_once(self, row: int, columns: npt.NDArray[Any]) -> None:
+    def _require_once(self, indices: Indices, ends: Indices, columns: npt.NDArray[Any]) -> None:
         """Refuses columns that the matrix has not, and those that come twice; `_scatter` leaves it to the engine."""
-        wrong = columns[(columns < 0) | (columns >= self._source.shape[1])]
+        wrong = np.flatnonzero((columns < 0) | (columns >= self._source.shape[1]))
         if len(wrong):
-            raise self._source.outside(row, int(wrong[0]))
-        if not (columns[1:] > columns[:-1]).all():
-            found, counts = np.unique(columns, return_counts=True)
+            row = int(indices[np.searchsorted(ends, wrong[0], "right") - 1])
+            raise self._source.outside(row, int(columns[wrong[0]]))
+        falls = columns[1:] <= columns[:-1]
+        falls[ends[(ends > 0) & (ends < len(columns))] - 1] = False  # from one row to the next
+        for number in np.unique(np.searchsorted(ends, np.flatnonzero(falls), "right") - 1).tolist():
+            found, counts = np.unique(columns[ends[number] : ends[number + 1]], return_counts=True)
             if counts.max() > 1:
-                raise self._source.twice(row, int(found[np.argmax(counts)]))
+                raise self._source.twice(int(indices[number]), int(found[np.argmax(counts)]))
 
     def _spans(self, indices: Indices) -> Iterator[tuple[range, Indices, npt.NDArray[Any], npt.NDArray[Any]]]:
         """Yields some of the rows that are asked for, where their spans end, and the numbers of their spans."""
@@ -398,15 +414,79 @@ class OpenSpans:
         most = max(1, _SPANS_NBYTES // max(1, item_nbytes * int(sizes.max(initial=1))))
         for first, stop in pieces(len(indices), most):
             ends = np.concatenate(([0], np.cumsum(sizes[first:stop])))
-            within = np.arange(ends[-1]) - np.repeat(ends[:-1], sizes[first:stop])
-            positions = np.repeat(starts[first:stop], sizes[first:stop]) + within
-            found = []
-            for vector, opened in zip((source.indices, source.values), self._vectors, strict=True):
-                out = np.empty(len(positions), vector.dtype)
-                if len(positions):
+            found = [np.empty(int(ends[-1]), vector.dtype) for vector in self._numbers]
+            if self._rows is not None:
+                for vector, out in zip(self._numbers, found, strict=True):
+                    self._copy(vector, indices[first:stop], starts[first:stop], ends, out)
+            elif ends[-1]:
+                within = np.arange(ends[-1]) - np.repeat(ends[:-1], sizes[first:stop])
+                positions = np.repeat(starts[first:stop], sizes[first:stop]) + within
+                for opened, out in zip(self._vectors, found, strict=True):
                     opened.read_into(positions, out)
-                found.append(out)
             yield range(first, stop), ends, found[0], found[1]
+
+    def _copy(self, vector: Numbers, rows: Indices, starts: Indices, ends: Indices, out: npt.NDArray[Any]) -> None:
+        """Copies spans of a vector that lies in memory or in a file."""
+        spans = zip(rows.tolist(), starts.tolist(), ends[:-1].tolist(), ends[1:].tolist(), strict=True)
+        if vector.array is not None:
+            for _, start, begin, end in spans:
+                out[begin:end] = vector.array[start : start + end - begin]
+            return
+        assert vector.file is not None
+        handle, places, length = vector.file
+        file, memory, item = self._opened(handle, int(rows[0])), out.view(np.uint8).data, vector.dtype.itemsize
+        for row, start, begin, end in spans:
+            while begin < end:  # of each piece that the span touches
+                piece, within = divmod(start, length)
+                count = min(end - begin, length - within)
+                place = int(places[piece]) + within * item
+                self._read(handle, file, row, place, memory[begin * item : (begin + count) * item])
+                start, begin = start + count, begin + count
+
+    def _read(self, handle: StridedFile, file: BinaryIO, row: int, place: int, out: memoryview) -> None:
+        while len(out):
+            try:
+                got = os.preadv(file.fileno(), [out], place)
+            except (OSError, ValueError) as error:  # ValueError: it was closed
+                raise self._source.fault(row, f"{error}.") from error
+            if not got:
+                raise handle.is_shorter(row, os.fstat(file.fileno()).st_size)
+            out, place = out[got:], place + got
+
+    def _opened(self, handle: StridedFile, row: int) -> BinaryIO:
+        file = self._files.get(handle.path)
+        if file is None:
+            if self._is_closed:
+                raise self._source.fault(row, "it was closed.")
+            try:
+                opened = open_file(handle.path)
+            except SourceError:
+                raise
+            except OSError as error:
+                raise self._source.fault(row, f"{error.filename}: {error.strerror}.") from error
+            file = self._files.setdefault(handle.path, opened)
+            if file is not opened:  # another thread was faster
+                opened.close()
+        return file
+
+    def advise(self, indices: Indices) -> None:
+        """Announces rows, so that the kernel fetches their spans. Never fails."""
+        if self._rows is None or not self._rows.files or not hasattr(os, "posix_fadvise"):
+            return
+        with suppress(OSError, PenstockError):
+            starts, ends = self._source.bounds[indices].tolist(), self._source.bounds[indices + 1].tolist()
+            for vector in self._numbers:
+                if vector.file is None or not len(indices):
+                    continue
+                handle, places, length = vector.file
+                number, item = self._opened(handle, int(indices[0])).fileno(), vector.dtype.itemsize
+                for start, end in zip(starts, ends, strict=True):
+                    while start < end:
+                        piece, within = divmod(start, length)
+                        count = min(end - start, length - within)
+                        at = int(places[piece]) + within * item
+                        os.posix_fadvise(number, at, count * item, os.POSIX_FADV_WILLNEED)
+                        start += count
 
     def _scatter(
         self, read: Read, rows: range, ends: Indices, columns: npt.NDArray[Any], values: npt.NDArray[Any]
@@ -424,6 +504,10 @@ class OpenSpans:
 
     def close(self) -> None:
         """Closes the vectors."""
-        for vector, opened in zip((self._source.indices, self._source.values), self._vectors, strict=True):
+        self._is_closed = True
+        files, self._files = self._files, {}
+        for file in files.values():
+            file.close()
+        for vector, opened in zip(self._numbers, self._vectors, strict=False):
             if opened is not vector.source:
                 opened.close()
