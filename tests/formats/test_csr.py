@@ -1,3 +1,4 @@
+import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -5,6 +6,7 @@ import pytest
 
 import penstock as ps
 from penstock.formats.h5ad import CategorySource
+from penstock.plan._source import Read
 from penstock.sources.arrays import ArraySource
 from penstock.testing import SourceTests
 
@@ -79,6 +81,12 @@ KINDS = ["memory", "npz", *HDF5, "zarr"]
 IN_PLACE = ["memory", "npz", "contiguous", "chunks"]
 
 
+def without_zeros(ds):
+    """The source of the same rows as pairs of vectors."""
+    source = ds._node.data
+    return type(source)(str(source), source.starts, source.indices, source.values, source.shape, is_dense=False)
+
+
 class TestSparseRows(SourceTests):
     max_pickle_nbytes = 20_000
 
@@ -94,10 +102,9 @@ class TestSparseRows(SourceTests):
 class TestSparseVectors(SourceTests):
     max_pickle_nbytes = 20_000
 
-    @pytest.fixture(params=["memory", "chunks"])
+    @pytest.fixture(params=["memory", "npz", "chunks", "compressed"])
     def source(self, request, tmp_path):
-        source = made(request.param, tmp_path)._node.data
-        return type(source)("x", source.starts, source.indices, source.values, source.shape, is_dense=False)
+        return without_zeros(made(request.param, tmp_path))
 
     @pytest.fixture
     def expected(self):
@@ -121,6 +128,30 @@ class TestCategories(SourceTests):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_copy_engine_reads_what_lies_there_and_sources_the_rest(kind, tmp_path):
     assert (made(kind, tmp_path)._node.data.arrays() is not None) == (kind in IN_PLACE)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_without_zeros_are_right_whoever_reads_them(kind, tmp_path):
+    source = without_zeros(made(kind, tmp_path))
+    assert source.suits_one_thread == (kind == "compressed"), "HDF5 has a lock"
+    with ps.from_source(source).shuffle(seed=1).csr_batch(5).loader("threads", workers=2) as loader:
+        batches = list(loader)
+    order = [int(i) for i in ps.range(ROWS).shuffle(seed=1)]
+    assert np.concatenate([each["values"] for each in batches]).tolist() == DENSE[order][DENSE[order] != 0].tolist()
+    assert np.concatenate([each["indices"] for each in batches]).tolist() == np.nonzero(DENSE[order])[1].tolist()
+
+
+def test_a_file_that_becomes_shorter_while_it_is_open_is_an_error_with_the_row(tmp_path):
+    source = without_zeros(made("npz", tmp_path))
+    opened = source.open()
+    out = {"indices": np.empty(1, object), "values": np.empty(1, object)}
+    reads = [Read(np.array([3]), list(out.values()), slice(0, 1))]
+    opened.gather(reads)
+    source.rows_in_place.require_same = lambda row: None  # it is cut after this look
+    os.truncate(tmp_path / "x.npz", 100)
+    with pytest.raises(ps.SourceError, match=r"^x\.npz\[3\] cannot be read: .*x\.npz was shortened"):
+        opened.gather(reads)
+    opened.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -284,11 +315,13 @@ def test_rows_without_zeros_are_checked_too(dense):
 
 @pytest.mark.parametrize("executor", ["inline", "threads"])
 @pytest.mark.parametrize("kind", ["npz", "chunks"])
-def test_a_file_that_is_cut_replaced_or_gone_is_an_error(kind, executor, tmp_path):
+@pytest.mark.parametrize("dense", [True, False])
+def test_a_file_that_is_cut_replaced_or_gone_is_an_error(kind, executor, dense, tmp_path):
     ds = made(kind, tmp_path)
+    ds = ds.batch(4) if dense else ps.from_source(without_zeros(ds)).csr_batch(4)
     (path,) = tmp_path.iterdir()
     whole = path.read_bytes()
-    with ds.batch(4).loader(executor) as loader:
+    with ds.loader(executor) as loader:
         next(iter(loader))
     for change, text in (
         (lambda: path.write_bytes(whole[: len(whole) // 4]), "shorter|shortened|outside of|cannot be opened|damaged"),
@@ -296,7 +329,7 @@ def test_a_file_that_is_cut_replaced_or_gone_is_an_error(kind, executor, tmp_pat
         (path.unlink, "No such file|cannot be opened|is gone"),
     ):
         change()
-        with pytest.raises(ps.SourceError, match=text), ds.batch(4).loader(executor) as loader:
+        with pytest.raises(ps.SourceError, match=text), ds.loader(executor) as loader:
             list(loader)
 
 
@@ -389,7 +422,7 @@ def saved_h5ad(path, **options):
         kind["categories"] = ["B", "T"]
         kind.attrs["encoding-type"] = "categorical"
         nullable = obs.create_group("age")
-        nullable["values"], nullable["mask"] = np.arange(ROWS), np.zeros(ROWS, bool)
+        nullable["values"], nullable["mask"] = np.arange(ROWS), np.arange(ROWS) == 3
         nullable.attrs["encoding-type"] = "nullable-integer"
     return path
 
@@ -418,6 +451,22 @@ def test_categories_may_be_text_that_could_be_missing(tmp_path):
     assert ps.from_h5ad(path, "kind").class_names == ["B", "NK"]
 
 
+def test_columns_in_which_values_could_be_missing_and_are_not_are_read(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    path = saved_h5ad(tmp_path / "x.h5ad")
+    with h5py.File(path, "r+") as file:
+        file["obs/age/mask"][...] = False
+        text = file.create_group("obs/text")  # as pandas 3 has text
+        text["values"], text["mask"] = [f"cell {i}" for i in range(ROWS)], np.zeros(ROWS, bool)
+        text.attrs["encoding-type"] = "nullable-string-array"
+    element = ps.from_h5ad(path, ["age", "text"])[7]
+    assert (element["age"], element["text"]) == (7, "cell 7")
+    with h5py.File(path, "r+") as file:
+        file["obs/text/mask"][2] = True
+    with pytest.raises(ps.SpecError, match=r"with missing values, .*fillna\(''\)"):
+        ps.from_h5ad(path, ["text"])
+
+
 def test_layers_take_the_place_of_the_matrix(tmp_path):
     path = saved_h5ad(tmp_path / "x.h5ad")
     assert ps.from_h5ad(path, layer="counts").element_spec == ps.ArraySpec((COLUMNS,), "int32")
@@ -432,7 +481,7 @@ def test_columns_that_cannot_be_read_are_errors_with_what_helps(tmp_path):
     path = saved_h5ad(tmp_path / "x.h5ad")
     with pytest.raises(ps.ArgumentError, match=r"no column 'size' in obs\. It has \['age', 'kind', 'name', 'total'\]"):
         ps.from_h5ad(path, ["size"])
-    with pytest.raises(ps.SpecError, match=r"obs/age in .* is 'nullable-integer'.*fillna\(0\)"):
+    with pytest.raises(ps.SpecError, match=r"obs/age in .* is 'nullable-integer' with missing .*fillna\(0\)"):
         ps.from_h5ad(path, "age")
     with pytest.raises(ps.ArgumentError, match="'X' is the name of the cell's row"):
         ps.from_h5ad(path, "X")
@@ -457,3 +506,77 @@ def test_values_in_another_folder_are_refused(tmp_path):
         file["X/data"] = h5py.ExternalLink("../other/secret.h5", "X/data")
         with pytest.raises(ps.SourceError, match=r"an external link.*which is not in"):
             ps.from_csr(file["X"])
+
+
+# ---------------------------------------------------------------------------------------------- several files, AnnData
+
+
+def name_genes(path, names):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(path, "r+") as file:
+        file["var/index"], file["var"].attrs["_index"] = names, "index"
+
+
+def test_several_files_are_one_dataset_with_the_categories_of_all(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    paths = [saved_h5ad(tmp_path / name) for name in ("a.h5ad", "b.h5ad")]
+    for path in paths:
+        name_genes(path, [f"gene {n}" for n in range(COLUMNS)])
+    with h5py.File(paths[1], "r+") as file:
+        del file["obs/kind/categories"]
+        file["obs/kind/categories"] = ["NK", "B"]
+    ds = ps.from_h5ad(paths, ["kind"])
+    assert len(ds) == 2 * ROWS
+    assert ds.class_names == ["B", "T", "NK"]
+    with ds.shuffle(1).batch(2 * ROWS).loader("threads") as loader:
+        batch = next(iter(loader))
+    order = [int(i) for i in ps.range(2 * ROWS).shuffle(1)]
+    assert np.array_equal(batch["X"], np.concatenate([DENSE, DENSE])[order])
+    kinds = [["", "B", "T"][i % 3] for i in range(ROWS)] + [["", "NK", "B"][i % 3] for i in range(ROWS)]
+    assert [([*ds.class_names, ""])[code] for code in batch["kind"]] == [kinds[i] for i in order]
+    same = ps.from_h5ad([paths[0]] * 2, "kind")
+    assert same.class_names == ["B", "T"]
+    assert np.array_equal(ps.from_h5ad(paths)[ROWS + 2], DENSE[2])
+
+
+def test_files_with_other_genes_are_refused_with_the_first_of_them(tmp_path):
+    paths = [saved_h5ad(tmp_path / name) for name in ("a.h5ad", "b.h5ad")]
+    names = [f"gene {n}" for n in range(COLUMNS)]
+    name_genes(paths[0], names)
+    assert len(ps.from_h5ad(paths)) == 2 * ROWS, "a file need not name its genes"
+    name_genes(paths[1], [*names[:-1], "other"])
+    with pytest.raises(ps.ArgumentError, match=r"gene 36 of .*b\.h5ad is 'other', and that of .*a\.h5ad is 'gene 36'"):
+        ps.from_h5ad(paths)
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(paths[1], "r+") as file:
+        file["X"].attrs["shape"] = (ROWS, COLUMNS + 1)
+    with pytest.raises(ps.ArgumentError, match=r"b\.h5ad has 38 genes, and .*a\.h5ad has 37\..*concat_on_disk"):
+        ps.from_h5ad(paths)
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "text"),
+    [
+        ([], ps.ArgumentError, "got an empty list of paths"),
+        ([3], ps.ArgumentTypeError, r"needs a path, or a list of them, got an int\."),
+        (3, ps.ArgumentTypeError, "needs a path"),
+        (None, ps.ArgumentTypeError, "needs a path"),
+        ({"a.h5ad"}, ps.ArgumentTypeError, "Give a list of paths"),
+        (SimpleNamespace(isbacked=False, filename=None), ps.ArgumentError, r"is in memory\. Its rows: from_csr\("),
+        (
+            SimpleNamespace(isbacked=True, filename="a.h5ad", is_view=True),
+            ps.ArgumentError,
+            r"a part of the AnnData in a\.h5ad\. Take the part of the dataset: from_h5ad\(path\)\[positions\]",
+        ),
+    ],
+    ids=["empty", "a number in a list", "a number", "none", "a set", "in memory", "a view"],
+)
+def test_what_is_no_list_of_files_is_refused(value, error, text):
+    with pytest.raises(error, match=text):
+        ps.from_h5ad(value)
+
+
+def test_a_backed_object_of_anndata_is_read_from_its_file(tmp_path):
+    path = saved_h5ad(tmp_path / "x.h5ad")
+    ds = ps.from_h5ad(SimpleNamespace(isbacked=True, filename=path, is_view=False), ["total"])
+    assert np.array_equal(ds[4]["X"], DENSE[4])

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
-from penstock._constructors import _array_source as source_of_array, zip as zip_of
+from penstock._constructors import _array_source as source_of_array, concatenate, zip as zip_of
 from penstock._dataset import Dataset
 from penstock.base._arguments import needs
 from penstock.base._errors import (
@@ -266,34 +266,39 @@ def _vector(leaf: Any, name: str) -> Source:
 
 
 def from_h5ad(
-    path: str | os.PathLike[str],
+    path: "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Any",
     obs: str | Iterable[str] | None = None,
     *,
     layer: str | None = None,
     dense: bool = True,
 ) -> Dataset:
-    """Makes a dataset of the cells in a file of AnnData (`.h5ad`). AnnData is not needed.
+    """Makes a dataset of the cells in files of AnnData (`.h5ad`). AnnData is not needed.
 
     An element is the row of a cell in `X`, as by `from_csr`; where `X` is an array, its row. With `obs` it is a dict:
     the row is `"X"`, and each column of `obs` has its name. A categorical column is a number, int32, a place in
     `class_names` of the dataset, or -1 where it is missing. Other columns are numbers or text.
 
+    Several files are one dataset, one after the other. They have the same genes in the same order. Categories are those
+    of all files, each once, in the order in which files name them.
+
     Random access, order, memory: as `from_csr`. AnnData writes chunks without compression, so the copy engine reads
     rows from the file in place. Each process opens it for itself.
 
     Args:
-        path: A path on this machine.
+        path: A path on this machine, or several; or a backed AnnData, `anndata.read_h5ad(path, backed="r")`, whose file
+            is read, with the columns that it has there.
         obs: The columns of `obs` to read, as a list; None for no dict.
         layer: A layer in place of `X`.
         dense: As for `from_csr`.
 
     Raises:
         ImportError: `h5py` is missing (extra `hdf5`).
-        ArgumentError: There is no such column or layer.
+        ArgumentError: There is no such column or layer, or files have other genes; or an AnnData is in memory, or a
+            part of its file.
         ArgumentTypeError: The path or names are no text, or `dense=False` and the matrix is an array.
         SourceError: The file is missing, damaged, or no file of AnnData; or its matrix is in compressed columns. While
             reading: as `from_csr`.
-        SpecError: A column holds nullable numbers, which have no value of their own where one is missing.
+        SpecError: Numbers or text of a column are missing, and have no value of their own.
 
     Example:
         >>> import h5py
@@ -304,8 +309,7 @@ def from_h5ad(
         >>> penstock.from_h5ad("cells.h5ad", ["count"])[1]
         {'X': array([6., 0., 0.], dtype=float32), 'count': np.int64(20)}
     """
-    if not isinstance(path, (str, os.PathLike)):
-        raise ArgumentTypeError(f"from_h5ad() needs a path, got {no_path(path)}")
+    paths = _paths_of(path)
     if layer is not None and not isinstance(layer, str):
         raise ArgumentTypeError(f"from_h5ad(layer=) is the name of a layer, got {layer!r:.80}.")
     require_order("from_h5ad(obs=)", obs, "Give a list.")
@@ -316,10 +320,50 @@ def from_h5ad(
         raise ArgumentError("from_h5ad(obs=): 'X' is the name of the cell's row. Read that column by from_hdf5().")
     with needs("from_h5ad", "hdf5"):
         from penstock.formats import h5ad
-    with h5ad.opened(path) as file:
-        matrix = h5ad.cells(file, os.fspath(path), "X" if layer is None else f"layers/{layer}", dense)
-        cells = matrix if isinstance(matrix, Source) else of_group(matrix, dense)
-        if columns is None:
-            return Dataset(SourceNode(cells, "from_h5ad"))
-        sources = {"X": cells} | {each: h5ad.column(file, os.fspath(path), each) for each in columns}
-    return zip_of({name: Dataset(SourceNode(each, "from_h5ad")) for name, each in sources.items()})
+    files: list[dict[str, Source]] = []
+    first = None
+    for each in paths:
+        with h5ad.opened(each) as file:
+            matrix = h5ad.cells(file, each, "X" if layer is None else f"layers/{layer}", dense)
+            cells = matrix if isinstance(matrix, Source) else of_group(matrix, dense)
+            files.append({"X": cells} | {name: h5ad.column(file, each, name) for name in columns or ()})
+            if len(paths) > 1:
+                first = h5ad.same_genes(h5ad.genes(file, each, cells), first)
+    whole = {}
+    for name in files[0]:
+        parts = h5ad.of_one_list([each[name] for each in files])
+        nodes = [Dataset(SourceNode(each, "from_h5ad")) for each in parts]
+        whole[name] = nodes[0] if len(nodes) == 1 else concatenate(nodes)
+    return whole["X"] if columns is None else zip_of(whole)
+
+
+def _paths_of(value: Any) -> list[str]:
+    """The paths of files, or that of an object of AnnData which reads its matrix from one.
+
+    Raises:
+        ArgumentError: There is none; or the object is a part of the file, or does not read from one.
+        ArgumentTypeError: It is something else.
+    """
+    if isinstance(value, (str, os.PathLike)):
+        return [os.fspath(value)]
+    if hasattr(value, "isbacked") and hasattr(value, "filename"):
+        if not value.isbacked:
+            raise ArgumentError(
+                "from_h5ad() got an AnnData that is in memory. Its rows: from_csr(adata.X). Or read it from its file: "
+                "from_h5ad(path)."
+            )
+        path = os.fspath(value.filename)
+        if value.is_view:
+            raise ArgumentError(
+                f"from_h5ad() got a part of the AnnData in {path}. Take the part of the dataset: "
+                "from_h5ad(path)[positions], with a mask, or a list of positions."
+            )
+        return [path]
+    require_order("from_h5ad()", value, "Give a list of paths.")
+    paths = list(value) if isinstance(value, Iterable) and not isinstance(value, bytes) else [value]
+    wrong = next((each for each in paths if not isinstance(each, (str, os.PathLike))), None)
+    if wrong is not None or not isinstance(value, Iterable):
+        raise ArgumentTypeError(f"from_h5ad() needs a path, or a list of them, got {no_path(wrong)}")
+    if not paths:
+        raise ArgumentError("from_h5ad() got an empty list of paths.")
+    return [os.fspath(each) for each in paths]

@@ -1,21 +1,22 @@
 """Files of AnnData (`.h5ad`): the matrix of cells, and columns of their table."""
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, SpecError
-from penstock.base._spec import ArraySpec
+from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
 from penstock.memory._rows import Indices
 from penstock.plan._source import Source
 from penstock.sources import hdf5
 from penstock.sources._hdf5files import require_inside
 from penstock.sources.hdf5 import opened as opened
-from penstock.sources.sparse import in_place, read_all
+from penstock.sources.sparse import SparseSource, in_place, read_all
 
 
 def require_own(group: Any, names: Sequence[str]) -> None:
@@ -61,10 +62,17 @@ def column(file: Any, path: str, name: str) -> Source:
         return in_place(found) or found
     form = column.attrs.get("encoding-type")
     if form not in ("categorical", b"categorical"):
+        own = [f"{inside}/{each}" for each in ("values", "mask")]
+        for each in own:
+            require_inside(file, each, None)
+        if all(each in file and hdf5.is_dataset(file[each]) for each in own):
+            values, mask = (hdf5.selected(file, path, each)[each] for each in own)
+            if len(mask) == len(values) and not read_all(mask).any():
+                return in_place(values) or values
         filled = ".fillna('').astype(object)" if "string" in str(form) else ".fillna(0).astype('int64')"
         raise SpecError(
-            f"{inside} in {path} is {form!r:.60}, which from_h5ad() does not read: a missing value has no number. Fill "
-            f"it and write the file again: adata.obs[{name!r}] = adata.obs[{name!r}]{filled}."
+            f"{inside} in {path} is {form!r:.60} with missing values, which have no number here. Fill them and write "
+            f"the file again: adata.obs[{name!r}] = adata.obs[{name!r}]{filled}."
         )
     words = f"{inside}/categories"
     require_inside(file, words, None)
@@ -74,6 +82,58 @@ def column(file: Any, path: str, name: str) -> Source:
     return CategorySource(found, names)
 
 
+class Genes(NamedTuple):
+    """The columns of a file's matrix."""
+
+    path: str
+    count: int
+    names: Sequence[Any] | None
+    """None if the file does not name them."""
+
+
+def genes(file: Any, path: str, cells: Source) -> Genes:
+    """The columns of the matrix in an open file."""
+    shape = cells.shape[1:] if isinstance(cells, SparseSource) else Spec.of(cells.element_spec).leaves[0].shape
+    require_inside(file, "var", None)
+    table = file.get("var")
+    index = None if table is None or hdf5.is_dataset(table) else table.attrs.get("_index")
+    if not isinstance(index, str) or index not in table:
+        return Genes(path, math.prod(shape), None)
+    require_inside(file, f"var/{index}", None)
+    inside = f"var/{index}" if hdf5.is_dataset(table[index]) else f"var/{index}/values"
+    return Genes(path, math.prod(shape), read_all(hdf5.selected(file, path, inside)[inside]).tolist())
+
+
+def same_genes(ours: Genes, first: Genes | None) -> Genes:
+    """Returns the first of several files.
+
+    Raises:
+        ArgumentError: One has other columns.
+    """
+    if first is None:
+        return ours
+    if ours.count != first.count or (ours.names is not None and first.names is not None and ours.names != first.names):
+        fact = f"{ours.path} has {ours.count:,} genes, and {first.path} has {first.count:,}"
+        if ours.count == first.count:
+            pairs = enumerate(zip(ours.names or (), first.names or (), strict=False))
+            place, (mine, other) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
+            fact = f"gene {place} of {ours.path} is {mine!r:.60}, and that of {first.path} is {other!r:.60}"
+        raise ArgumentError(
+            f"from_h5ad(): {fact}. Files of one dataset have the same genes in the same order. Write them as one: "
+            "anndata.experimental.concat_on_disk(paths, path, join='inner')."
+        )
+    return first
+
+
+def of_one_list(parts: Sequence[Source]) -> Sequence[Source]:
+    """The same column of several files. Categorical ones get the categories of all."""
+    own = [each for each in parts if isinstance(each, CategorySource)]
+    if len(own) < len(parts) or all(each.class_names == own[0].class_names for each in own):
+        return parts
+    words = list(dict.fromkeys(word for each in own for word in each.class_names))
+    return [CategorySource(each.codes, each.words, words) for each in own]
+
+
 @final
 class CategorySource(Source):
     """A categorical column: numbers that are places in a list of words. They are read and checked once in a process.
@@ -81,18 +141,19 @@ class CategorySource(Source):
     Args:
         codes: Reads the numbers.
         words: Reads the words.
+        names: The words that elements count in, if these are more than its own.
     """
 
     element_spec: Tree = ArraySpec((), np.dtype(np.int32))
 
-    def __init__(self, codes: Source, words: Source) -> None:
-        self.codes, self.words = codes, words
+    def __init__(self, codes: Source, words: Source, names: list[str] | None = None) -> None:
+        self.codes, self.words, self._names = codes, words, names
         spec = codes.element_spec
         if not isinstance(spec, ArraySpec) or spec.shape or spec.dtype.kind not in "iu":
             raise SpecError(f"{codes} has codes of {spec}, and codes are integers. The file is damaged.")
 
     def __reduce__(self) -> Any:
-        return CategorySource, (self.codes, self.words)
+        return CategorySource, (self.codes, self.words, self._names)
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -105,11 +166,15 @@ class CategorySource(Source):
 
     def fingerprint_parts(self) -> dict[str, Any]:
         """The numbers and the words."""
-        return {"codes": self.codes, "categories": self.words}
+        return {"codes": self.codes, "categories": self.words, "names": self._names}
 
     @cached_property
     def class_names(self) -> list[str]:
         """The words."""
+        return self._own_names if self._names is None else self._names
+
+    @cached_property
+    def _own_names(self) -> list[str]:
         return [str(each) for each in read_all(self.words).tolist()]
 
     @property
@@ -131,6 +196,9 @@ class CategorySource(Source):
                 f"{self.describe(int(wrong[0]))} is {codes[wrong[0]]}, and there are {count} categories. The file is "
                 "damaged; write it again."
             )
+        if self._names is not None:
+            place = {name: number for number, name in enumerate(self._names)}
+            codes = np.array([place[name] for name in self._own_names] + [-1], np.int64)[codes]
         return codes.astype(np.int32)
 
     def arrays(self) -> Sequence[npt.NDArray[np.int32]]:
