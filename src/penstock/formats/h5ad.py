@@ -1,6 +1,5 @@
 """Files of AnnData (`.h5ad`): the matrix of cells, and columns of their table."""
 
-import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, final
@@ -86,22 +85,22 @@ class Genes(NamedTuple):
     """The columns of a file's matrix."""
 
     path: str
-    count: int
+    size: int
     names: Sequence[Any] | None
     """None if the file does not name them."""
 
 
 def genes(file: Any, path: str, cells: Source) -> Genes:
     """The columns of the matrix in an open file."""
-    shape = cells.shape[1:] if isinstance(cells, SparseSource) else Spec.of(cells.element_spec).leaves[0].shape
+    (count,) = cells.shape[1:] if isinstance(cells, SparseSource) else Spec.of(cells.element_spec).leaves[0].shape
     require_inside(file, "var", None)
     table = file.get("var")
     index = None if table is None or hdf5.is_dataset(table) else table.attrs.get("_index")
     if not isinstance(index, str) or index not in table:
-        return Genes(path, math.prod(shape), None)
+        return Genes(path, count or 0, None)
     require_inside(file, f"var/{index}", None)
     inside = f"var/{index}" if hdf5.is_dataset(table[index]) else f"var/{index}/values"
-    return Genes(path, math.prod(shape), read_all(hdf5.selected(file, path, inside)[inside]).tolist())
+    return Genes(path, count or 0, read_all(hdf5.selected(file, path, inside)[inside]).tolist())
 
 
 def same_genes(ours: Genes, first: Genes | None) -> Genes:
@@ -112,9 +111,9 @@ def same_genes(ours: Genes, first: Genes | None) -> Genes:
     """
     if first is None:
         return ours
-    if ours.count != first.count or (ours.names is not None and first.names is not None and ours.names != first.names):
-        fact = f"{ours.path} has {ours.count:,} genes, and {first.path} has {first.count:,}"
-        if ours.count == first.count:
+    if ours.size != first.size or (ours.names is not None and first.names is not None and ours.names != first.names):
+        fact = f"{ours.path} has {ours.size:,} genes, and {first.path} has {first.size:,}"
+        if ours.size == first.size:
             pairs = enumerate(zip(ours.names or (), first.names or (), strict=False))
             place, (mine, other) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
             fact = f"gene {place} of {ours.path} is {mine!r:.60}, and that of {first.path} is {other!r:.60}"

@@ -33,6 +33,8 @@ from penstock.sources.arrays import ArraySource, copies_of
 from penstock.sources.files import FileSource
 from penstock.sources.npy import StridedFile, require_same
 
+_PIECE_COUNT: Final = 1 << 16
+"""Numbers of a whole vector that are read together."""
 _SPANS_NBYTES: Final = 4 << 20
 """Spans that are read together, at least one row."""
 
@@ -109,23 +111,18 @@ def read_all(source: Source) -> npt.NDArray[Any]:
     Raises:
         MemoryLimitError: There are more than memory holds.
     """
-    count = len(source)
+    count, (spec,) = len(source), Spec.of(source.element_spec).leaves
+    opened = open_source(source)
     try:
-        return read(source, np.arange(count))
+        out = np.empty(count, spec.dtype if spec.dtype.itemsize else object)
+        for first, stop in pieces(count, _PIECE_COUNT):  # a damaged file fails at the first, before memory is taken
+            opened.read_into(np.arange(first, stop), out[first:stop])
     except PenstockError:
         raise
     except (MemoryError, ValueError) as error:  # more than there is; more than NumPy can count
         what, reason = f"the {count:,} numbers of {source}", str(error).rstrip(".")
-        raise not_given(8 * count, what, reason, "The file that says so is damaged: write it again") from error
-
-
-def read(source: Source, positions: Indices) -> npt.NDArray[Any]:
-    """Reads numbers of a source, which it opens for this read."""
-    (spec,) = Spec.of(source.element_spec).leaves
-    out = np.empty(len(positions), spec.dtype if spec.dtype.itemsize else object)
-    opened = open_source(source)
-    try:
-        opened.read_into(positions, out)
+        cure = "The file that says so is damaged: write it again"
+        raise not_given(count * max(8, spec.dtype.itemsize), what, reason, cure) from error
     finally:
         if opened is not source:
             opened.close()
