@@ -24,7 +24,7 @@ KNOWN = {
     ("sources/_cacheopen.py", "write", "truncate"): "an incomplete stream, by the owner of its lock",
     ("sources/_diskcache.py", "delete", "unlink"): "a block by its hash, in a folder of this user alone",
     ("sources/_diskcache.py", "_sweep", "unlink"): "an unfinished block by its number, in a folder of this user alone",
-    ("formats/_recordindex.py", "_spare", "rename"): "nothing is deleted: the new name is free",
+    ("sources/_kept.py", "_spare", "rename"): "nothing is deleted: the new name is free",
     ("formats/_recordindex.py", "_delete_old_copies", "unlink"): "see there, and test_recordindex.py",
 }
 DELETING = {

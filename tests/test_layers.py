@@ -64,7 +64,7 @@ MAY_IMPORT = {
     "_caching": RUN | {"_loader", "sources"},
     "_reduce": RUN | {"_loader"},
     "_statistics": PLAN | {"_dataset"},
-    "_labels": RUN | {"_loader"},
+    "_labels": RUN | {"_loader", "sources"},
     "_join": RUN | {"_labels"},
     "_lengths": RUN | {"_labels"},
     "_check": RUN | {"_loader"},

@@ -1429,6 +1429,10 @@ class Dataset(NoArray):
         other element are added, without its key, and read by random access when they are needed. For several elements
         with one key, join their group: `other.group_by("user")`.
 
+        Keys of 65,536 elements or more that are in files (JSON lines, tables, records) are kept in a hidden file beside
+        the first of these, as an index of lines is. Another process or run reads that, until one of the files changes.
+        Keys that a function makes are read anew.
+
         Random access: kept, and needed in both. Order: kept. Memory: 8 bytes an element in each process, or 16 with
         `how="inner"`; while it is called, the keys of both.
 

@@ -1,22 +1,38 @@
-"""The labels of `split` and `windows`: an array, or a leaf of the elements, which is read now."""
+"""The labels of `split` and the keys of `join`: an array, or a leaf of the elements, which is read now.
 
-from typing import Any
+The values that a leaf has in files are kept beside the first of these (`sources/_kept.py`), so that other processes and
+runs need not read them. They belong to the plan of the source, with the state of each file. What a function makes is
+read anew.
+"""
+
+import base64
+import hashlib
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock._loader import Loader, LoaderOptions
 from penstock.base._arguments import as_int
-from penstock.base._errors import ArgumentError
+from penstock.base._errors import ArgumentError, ArgumentTypeError
 from penstock.base._positions import as_labels
-from penstock.lower._rewrite import Part, with_part
-from penstock.plan._batch import Batch
+from penstock.lower._rewrite import Part, with_part, with_parts
+from penstock.plan._batch import Bundle
 from penstock.plan._cautions import caution_labels
-from penstock.plan._fields import named
-from penstock.plan._node import Node
+from penstock.plan._fields import Fields, named
+from penstock.plan._fingerprint import fingerprint_of, table
+from penstock.plan._node import Node, finite_length
+from penstock.plan._source_node import SourceNode
+from penstock.sources._kept import kept, kept_before
+from penstock.sources._openfile import FilesSource
 
 Labels = npt.ArrayLike | str | int
-_BATCH_SIZE = 1024
+_BATCH_SIZE: Final = 1024
+_LEAST_KEPT: Final = 65_536
+"""The values of shorter sources are not kept: they are read in a fraction of a second."""
+_LONGEST: Final = 80
+"""A longer text or key is told by this beginning and a digest of all, because an array has the width of its longest."""
+_TextT = TypeVar("_TextT", str, bytes)
 
 
 def labels_of(node: Node, call: str, values: Labels) -> npt.NDArray[Any]:
@@ -74,5 +90,55 @@ def _read(node: Node, call: str, key: Any) -> npt.NDArray[Any]:
     # By its name a source reads the one column, see `with_parts`.
     is_named = isinstance(node.spec.tree, dict)
     one = named(node, [key]) if is_named else with_part(node, key)
-    with Loader(Batch(one, _BATCH_SIZE, False), LoaderOptions()) as loader:
-        return np.concatenate([np.array(batch[key] if is_named else batch) for batch in loader])
+    return _kept_values(with_parts(one)) if is_named else _all_of(one)
+
+
+def _all_of(one: Node) -> npt.NDArray[Any]:
+    """The values of all elements, which are single values or dicts of one."""
+    with Loader(Bundle(one, _BATCH_SIZE, False), LoaderOptions()) as loader:
+        return np.concatenate(
+            [_array(next(iter(batch.values())) if isinstance(batch, dict) else batch) for batch in loader]
+        )
+
+
+def _kept_values(one: Node) -> npt.NDArray[Any]:
+    """The same; of steps that only move the elements of files from what is kept of these."""
+    places, node = np.arange(finite_length(one)), one
+    while node.inputs:
+        is_moved = (node.moves and not node.stacks) or isinstance(node, Fields)
+        needs = list(node.demand(0, places)) if is_moved else []
+        if len(needs) != 1 or needs[0].rows is not None:
+            return _all_of(one)
+        places, node = needs[0].indices, node.inputs[needs[0].input]
+    if not (isinstance(node, SourceNode) and isinstance(node.data, FilesSource) and len(node.spec.leaves) == 1):
+        return _all_of(one)
+    try:
+        kind = f"keys {fingerprint_of(table(node))}"
+    except ArgumentTypeError:  # nothing tells it from another
+        return _all_of(one)
+    source, files = node, node.data.files
+    words = "\n".join([*node.spec.tree, *(file.url for file in files)])
+    name = f"{hashlib.sha256(words.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}.keys"
+    store = files[0], kind, getattr(node.data, "cache_dir", None)
+    found = kept_before(*store, name)
+    if found is None:
+        if not max(_LEAST_KEPT, len(places)) <= source.length <= 2 * len(places):
+            return _all_of(one)
+        found = kept(*store, lambda: {"keys": _all_of(source)}, name, files[1:])
+    values = found["keys"]
+    return values if one is node else values[places]
+
+
+def _array(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.array([*map(_short, values)]) if values.dtype.hasobject else np.array(values)
+
+
+def _short(text: _TextT) -> _TextT:
+    """A text, or what stands for it in an array: of the same length as no other, and without a zero at its end."""
+    end = b"\0" if isinstance(text, bytes) else "\0"
+    if len(text) <= _LONGEST and text[-1:] != end:
+        return text
+    data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+    digest = base64.b64encode(hashlib.blake2b(data, digest_size=18).digest())
+    beginning = text[:_LONGEST].ljust(_LONGEST)
+    return beginning + (digest if isinstance(text, bytes) else digest.decode())

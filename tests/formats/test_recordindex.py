@@ -12,6 +12,7 @@ import pytest
 import penstock as ps
 from penstock.base import _atomic, _trust
 from penstock.formats import _recordindex
+from penstock.sources import _kept
 from penstock.sources._openfile import find
 
 pytest.importorskip("google_crc32c")
@@ -74,14 +75,14 @@ def test_index_goes_to_a_cache_where_the_directory_is_read_only(tmp_path, monkey
     ps.write_tfrecord(data / "ds", [b"abc"] * 5)
     ps.write_tfrecord(data / "gz", [b"abc"] * 7, compression="gzip")
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    complete = _recordindex.complete
+    complete = _kept.complete
 
     def refuse_in_data(path, mode, **options):
         if path.parent == data:
             raise PermissionError(13, "Permission denied")
         return complete(path, mode, **options)
 
-    monkeypatch.setattr(_recordindex, "complete", refuse_in_data)
+    monkeypatch.setattr(_kept, "complete", refuse_in_data)
     for _ in range(2):
         assert len(ps.from_tfrecord(data / "ds")) == 5
         assert len(ps.from_tfrecord(data / "gz")) == 7
@@ -95,7 +96,7 @@ def test_index_that_cannot_be_kept_is_said_and_works(tmp_path, monkeypatch, capl
 
     ps.write_tfrecord(tmp_path / "ds", [b"abc"] * 5)
     ps.write_tfrecord(tmp_path / "gz", [b"abc"] * 5, compression="gzip")
-    monkeypatch.setattr(_recordindex, "complete", refuse)
+    monkeypatch.setattr(_kept, "complete", refuse)
     with caplog.at_level(logging.WARNING, "penstock"):
         assert ps.from_tfrecord(tmp_path / "ds")[4].tobytes() == b"abc"
     assert "The index of" in caplog.text
@@ -233,7 +234,7 @@ def test_a_copy_that_a_stranger_may_have_forged_is_not_used(tmp_path, mode, monk
     copy.write_bytes(forged)
     facts = np.array([len(forged), zlib.crc32(forged), copy.stat().st_mtime_ns])
     state = f"content {path.stat().st_size} {path.stat().st_mtime_ns}"
-    copy.with_name(f"{copy.name}.sum").write_bytes(b"".join(_recordindex._packed(state, {"facts": facts})))
+    copy.with_name(f"{copy.name}.sum").write_bytes(b"".join(_kept.index_bytes(state, {"facts": facts})))
     shared.chmod(mode)
     if mode == 0o1777:  # as if this were another user's process, and /tmp no such folder
         monkeypatch.setattr(_trust, "_trusted", lambda: (4242,))

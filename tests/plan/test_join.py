@@ -1,12 +1,16 @@
 """`join` adds values of another dataset with the same key; `group_by` makes one element of those with one label."""
 
+import json
+import os
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import penstock as ps
+from penstock import _labels
 from penstock.testing import assert_same
 
 USERS = {"id": np.array([9, 7, 1]), "age": np.array([30, 40, 50], np.int16)}
@@ -202,3 +206,83 @@ def test_values_that_are_filled_and_then_not_selected_are_not_asked_for():
     for executor in ("inline", "threads"):
         with ds.batch(3).loader(executor=executor) as loader:
             assert [batch["x"].tolist() for batch in loader] == [[10, -1, 30]]
+
+
+@pytest.fixture
+def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two files of ten lines each; values of so few are kept here, too."""
+    pytest.importorskip("pyarrow")
+    monkeypatch.setattr(_labels, "_LEAST_KEPT", 10)
+    for file in range(2):
+        lines = [json.dumps({"id": f"p{file}{n}", "size": n}) for n in range(10)]
+        (tmp_path / f"{file}.jsonl").write_text("\n".join(lines))
+    return tmp_path
+
+
+def read_count(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The lengths of the datasets whose keys are read from now on."""
+    found, read = [], _labels._all_of
+
+    def counted(node: Any) -> Any:
+        found.append(node.length)
+        return read(node)
+
+    monkeypatch.setattr(_labels, "_all_of", counted)
+    return found
+
+
+def sizes(folder: Path) -> list[int]:
+    wanted = ps.from_arrays({"id": np.array(["p13", "p00"])})
+    return [int(x["size"]) for x in wanted.join(ps.from_jsonl(str(folder / "*.jsonl")), "id")]
+
+
+class _Backwards:
+    """Makes other keys, on threads."""
+
+    releases_gil = True
+
+    def __call__(self, x: Any) -> Any:
+        return {**x, "id": x["id"][::-1]}
+
+
+def test_keys_of_files_are_read_once_and_kept_beside_them(pages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sizes(pages) == [3, 0]
+    (index,) = pages.glob(".*.keys")
+    read = read_count(monkeypatch)
+    assert (sizes(pages), read) == ([3, 0], [2])  # those of the arrays
+    other = ps.from_jsonl(str(pages / "*.jsonl"))
+    moved = other.shuffle(1, reshuffle=False).skip(1)[::2].select("id")
+    assert _labels.labels_of(moved._node, "x", "id").tolist() == [x["id"] for x in moved]
+    assert read == [2]
+    index.write_bytes(index.read_bytes()[:-1] + b"?")
+    assert (sizes(pages), read) == ([3, 0], [2, 2, 20])  # a damaged one is made again
+
+
+def test_kept_keys_belong_to_the_state_of_all_files(pages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sizes(pages) == [3, 0]
+    (pages / "1.jsonl").write_text(json.dumps({"id": "p13", "size": 77}))
+    assert sizes(pages) == [77, 0]
+    assert len(list(pages.glob(".*.keys"))) == 1  # in place of the older
+    read = read_count(monkeypatch)
+    mapped = ps.from_jsonl(str(pages / "*.jsonl")).map(_Backwards())
+    assert ps.from_arrays({"id": np.array(["31p"])}).join(mapped, "id")[0]["size"] == 77
+    assert read == [1, 11]  # what a function makes is not kept
+
+
+def test_kept_keys_are_private_where_one_of_the_files_is(pages: Path) -> None:
+    for file, mode in (("0.jsonl", 0o644), ("1.jsonl", 0o600)):
+        os.chmod(pages / file, mode)
+    os.chmod(pages, 0o755)
+    assert sizes(pages) == [3, 0]
+    (index,) = pages.glob(".*.keys")
+    assert index.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("kind", [str, str.encode], ids=["text", "bytes"])
+def test_long_keys_take_a_bounded_width_and_stay_apart(kind: Any) -> None:
+    keys = [kind(each) for each in ("a" * 100_000 + "x", "a" * 100_000 + "y", "b", "b\0", "a" * 80, "a" * 81)]
+    other = ps.from_source(keys, element_spec=ps.ArraySpec((), "U" if kind is str else "S"))
+    left, other = ps.zip({"k": other[::-1]}), ps.zip({"k": other, "n": ps.range(6)})
+    labels = _labels.labels_of(other._node, "join(on=...)", "k")
+    assert labels.nbytes <= 6 * 4 * 128
+    assert [int(x["n"]) for x in left.join(other, "k")] == [5, 4, 3, 2, 1, 0]

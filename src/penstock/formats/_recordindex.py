@@ -1,12 +1,6 @@
-"""Facts about a data file that are found once and kept: the places of its records, its decompressed content.
+"""The records of files whose places are found once and kept (`sources/_kept.py`), and copies of decompressed content.
 
-The result is a hidden file beside the data, so that every reader finds it. If that folder cannot be written, or the
-data are behind a URL, it goes to a cache directory. It records the state of the data file, and is made again if that
-has changed or if the result is damaged. It gets its name when it is complete: an interrupted process leaves nothing
-valid, and of two concurrent writers either wins. Folders in which a stranger may plant a file (`base/_trust.py`) are
-passed over.
-
-A copy of decompressed content has a file beside it with its size and checksum, which is written after it.
+A copy is kept as an index is, and has a file beside it with its size and checksum, which is written after it.
 """
 
 import codecs
@@ -17,13 +11,11 @@ import hashlib
 import itertools
 import json
 import logging
-import math
 import os
 import re
-import secrets
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -31,13 +23,12 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.base._atomic import complete
 from penstock.base._errors import ArgumentError, SourceError
-from penstock.base._trust import make_private, private_mode, require_own_file, require_safe
+from penstock.base._trust import require_own_file
 from penstock.memory._rows import Indices
+from penstock.sources._kept import VERSION, Arrays, index_bytes, kept, kept_before, problem, read_index, stems_of, write
 from penstock.sources._openfile import File, FilesSource, RecordReader, bounds_of, described, for_each
 
-Arrays = Mapping[str, npt.NDArray[Any]]
 Compression = Literal["gzip", "zlib"]
 Compressed = Literal["auto"] | Compression | None
 
@@ -45,9 +36,6 @@ Integers = npt.NDArray[np.int64]
 
 _log = logging.getLogger("penstock")
 
-_VERSION: Final = 2
-_HEAD: Final = re.compile(rb"[0-9a-f]{8}\[")
-"""How an index begins."""
 _NOTE: Final = "content"
 """What the note of a copy begins with; the state of the file follows."""
 # Compressed bytes that are read at once, and bytes that are decompressed at once.
@@ -160,116 +148,6 @@ def require_local(what: str, path: str | os.PathLike[str]) -> None:
         raise ArgumentError(f"{what}: {path!r} is an URL, and files are written on this machine. Copy them there then.")
 
 
-def kept(file: File, kind: str, cache_dir: str | None, build: Callable[[], Arrays]) -> Arrays:
-    """Returns the index of a file, kept from before or built now.
-
-    If it cannot be kept, it stays in memory and the log says so.
-
-    Args:
-        file: The file.
-        kind: The kind of the index, such as `tfrecord`. Another kind is another index.
-        cache_dir: The only folder to keep it in; None for the file's folder, or else the cache directory.
-        build: Builds it.
-    """
-    if (found := kept_before(file, kind, cache_dir)) is not None:
-        return found
-    made = build()
-    stamp, paths = _index_of(file, kind, cache_dir)
-    problems = []
-    for path in paths:
-        try:
-            _spare(path)
-            _write(file, path, _packed(stamp, made))
-            return made
-        except OSError as error:
-            problems.append(_problem(path, error))
-    _log.warning(
-        "The index of %s cannot be kept (%s), so every process that reads it makes its own. Give a cache_dir that can "
-        "be written.",
-        file.url,
-        "; ".join(problems) or "this user has no home directory",
-    )
-    return made
-
-
-def _write(file: File, path: Path, parts: Iterable[bytes], changed_ns: int | None = None) -> None:
-    """Writes what is kept of a file, readable for those who can read the file; with a time of its last change.
-
-    Raises:
-        OSError: It cannot be written, or a stranger may have made what is there.
-    """
-    require_safe(path.parent)
-    make_private(path.parent)
-    readers = os.stat(file.url).st_mode if file.is_local else 0
-    # An index and a note have a checksum, which is compared; content has not.
-    is_synced = changed_ns is not None
-    with complete(path, 0o600 | readers & private_mode(path.parent), is_synced=is_synced) as out:
-        out.writelines(parts)
-        if changed_ns is not None:
-            out.flush()
-            os.utime(out.fileno(), ns=(changed_ns, changed_ns))
-
-
-def _spare(path: Path) -> None:
-    """Renames a file that has the name of an index and is none: it may be the user's.
-
-    Raises:
-        OSError: It cannot be renamed.
-    """
-    with contextlib.suppress(FileNotFoundError):
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
-            head = file.read(9)
-        if head and not _HEAD.fullmatch(head):
-            spared = path.with_name(f"{path.name}.other-{secrets.token_hex(4)}")
-            os.rename(path, spared)
-            _log.warning("%s is no index, and is kept as %s.", path, spared)
-
-
-def _problem(path: Path, error: OSError) -> str:
-    return f"{path.parent}: {error.strerror or error}"
-
-
-def kept_before(file: File, kind: str, cache_dir: str | None) -> Arrays | None:
-    """Returns the index of a file if it was kept; see `kept`."""
-    stamp, paths = _index_of(file, kind, cache_dir)
-    for path in paths:
-        with contextlib.suppress(Exception):  # damage has many forms
-            require_own_file(path)
-            if (found := _unpacked(stamp, path.read_bytes())) is not None:
-                return found
-    return None
-
-
-def _index_of(file: File, kind: str, cache_dir: str | None) -> tuple[str, list[Path]]:
-    """Returns what the index of a file begins with, and the places where it may be."""
-    paths = [stem.with_name(f"{stem.name}.index") for stem in _stems(file, cache_dir)]
-    return f"{_VERSION} {kind} {file.nbytes} {file.version}", paths
-
-
-def _packed(stamp: str, arrays: Arrays) -> Iterator[bytes]:
-    """Yields the content of an index: a checksum of all that follows, a line of JSON, and the arrays.
-
-    NumPy's archives take 0.8 ms to read, which for 1,000 shards is a second before the first batch; this takes 0.05.
-    """
-    facts = [[name, array.dtype.str, array.shape] for name, array in arrays.items()]
-    parts = [json.dumps([stamp, facts]).encode() + b"\n", *(array.tobytes() for array in arrays.values())]
-    yield b"%08x" % functools.reduce(lambda crc, part: zlib.crc32(part, crc), parts, 0)
-    yield from parts
-
-
-def _unpacked(stamp: str, content: bytes) -> Arrays | None:
-    """Returns the arrays of an index; None if it has another stamp, or is damaged."""
-    at = content.index(b"\n") + 1
-    found, facts = json.loads(content[8:at])
-    if found != stamp or int(content[:8], 16) != zlib.crc32(memoryview(content)[8:]):
-        return None
-    arrays = {}
-    for name, dtype, shape in facts:
-        arrays[name] = np.frombuffer(content, dtype, math.prod(shape), at).reshape(shape)
-        at += arrays[name].nbytes
-    return arrays
-
-
 def decompressed(
     file: File,
     compression: str | None,
@@ -292,9 +170,9 @@ def decompressed(
         SourceError: The file is damaged or truncated, or the copy cannot be written.
     """
     state = hashlib.sha256(
-        f"{_VERSION} {compression}{' ' + encoding if encoding else ''} {file.nbytes} {file.version}".encode()
+        f"{VERSION} {compression}{' ' + encoding if encoding else ''} {file.nbytes} {file.version}".encode()
     ).hexdigest()[:8]
-    stems = _stems(file, cache_dir)
+    stems = stems_of(file, cache_dir)
     paths = [stem.with_name(f"{stem.name}.{state}.content") for stem in stems]
     for path in paths:
         if (copy := _kept_copy(file, path)) is not None:
@@ -310,7 +188,7 @@ def decompressed(
         except SourceError:
             raise
         except OSError as error:
-            problems.append(_problem(path, error))
+            problems.append(problem(path, error))
             continue
         _delete_old_copies(file, stem)
         done = "decompressed" if compression else "written in UTF-8"
@@ -341,11 +219,11 @@ def _copied(file: File, path: Path, content: Iterator[bytes], changed_s: int) ->
             written[:] = written[0] + len(piece), zlib.crc32(piece, written[1])
             yield piece
 
-    _write(file, path, counted(), changed_s * 10**9)
+    write(file, path, counted(), changed_s * 10**9)
     copy = described(str(path))
     if [copy.nbytes, _checksum(copy)] != written:
         raise OSError(errno.EIO, "what was written cannot be read back")
-    _write(file, _note_of(path), _packed(_state_of(file), {"facts": np.array([*written, int(copy.version)])}))
+    write(file, _note_of(path), index_bytes(_state_of(file), {"facts": np.array([*written, int(copy.version)])}))
     return copy
 
 
@@ -354,7 +232,7 @@ def _kept_copy(file: File, path: Path) -> File | None:
     with contextlib.suppress(Exception):  # damage has many forms
         require_own_file(path)
         require_own_file(_note_of(path))
-        if (facts := _unpacked(_state_of(file), _note_of(path).read_bytes())) is None:
+        if (facts := read_index(_state_of(file), _note_of(path).read_bytes())) is None:
             return None
         nbytes, checksum, changed = facts["facts"].tolist()
         copy = described(str(path))
@@ -365,7 +243,7 @@ def _kept_copy(file: File, path: Path) -> File | None:
         if _checksum(copy) == checksum:  # the folder was copied
             facts = {"facts": np.array([nbytes, checksum, int(copy.version)])}
             with contextlib.suppress(OSError):
-                _write(file, _note_of(path), _packed(_state_of(file), facts))
+                write(file, _note_of(path), index_bytes(_state_of(file), facts))
             return copy
     return None
 
@@ -472,17 +350,3 @@ def _after(text: str, line: int, column: int) -> tuple[int, int]:
     """Returns the line and column behind a text that begins at a place."""
     lines = text.count("\n")
     return line + lines, (1 if lines else column) + len(text) - (text.rfind("\n") + 1)
-
-
-def _stems(file: File, cache_dir: str | None) -> list[Path]:
-    """Returns the paths that the result may have, without endings; the best first."""
-    # A leading dot hides it from patterns such as `train-*`.
-    beside = Path(file.url).parent / f".{file.name}" if file.is_local else None
-    elsewhere = f".{file.name}.{hashlib.sha256(file.url.encode()).hexdigest()[:8]}"
-    if cache_dir is not None:
-        folder = Path(cache_dir)
-        return [beside if beside is not None and beside.parent == folder else folder / elsewhere]
-    stems = [] if beside is None else [beside]
-    with contextlib.suppress(RuntimeError):  # users of containers may have no home directory
-        stems.append(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "penstock", elsewhere))
-    return stems

@@ -2,7 +2,7 @@
 
 Records have one size, so an element is a file and an offset, without an index. The classes are known only after the
 codes of all records were read. That happens once, when they are first needed, in one pass over each file. The codes are
-kept beside the files (see `_recordindex`), 4 bytes a record.
+kept beside the files (see `sources/_kept.py`), 4 bytes a record.
 """
 
 import os
@@ -17,11 +17,12 @@ import numpy.typing as npt
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
 from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
-from penstock.formats import _etlfiles, _recordindex
+from penstock.formats import _etlfiles
 from penstock.formats._etlfiles import LAYOUTS, EtlLayout, unpacked
 from penstock.formats._jis import GROUPS, Group, character_of, co59_table, group_of
 from penstock.memory._rows import Indices
 from penstock.plan._source import Read
+from penstock.sources._kept import kept
 from penstock.sources._openfile import File, FilesSource, RecordReader, bounds_of, described, for_each, placed
 
 Integers = npt.NDArray[np.int64]
@@ -141,7 +142,7 @@ class EtlcdbSource(FilesSource):
         return _CodeIndex(tuple(names), labels[records], records)
 
     def _codes(self, file: File) -> npt.NDArray[np.uint32]:
-        codes: npt.NDArray[np.uint32] = _recordindex.kept(
+        codes: npt.NDArray[np.uint32] = kept(
             file, f"etlcdb {self.part}", None, lambda: {"codes": _etlfiles.read_codes(file, self.layout)}
         )["codes"]
         return codes

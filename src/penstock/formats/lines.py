@@ -20,8 +20,9 @@ from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError,
 from penstock.base._spec import ArraySpec
 from penstock.formats import _recordindex
 from penstock.formats._example import row_numbers
-from penstock.formats._recordindex import Arrays, Compressed, RecordFiles, RecordFilesReader, compressed
+from penstock.formats._recordindex import Compressed, RecordFiles, RecordFilesReader, compressed
 from penstock.plan._source import Read
+from penstock.sources._kept import Arrays
 from penstock.sources._openfile import File, placed, rows_of
 
 Integers = npt.NDArray[np.int64]

@@ -24,11 +24,12 @@ from penstock.base._tree import Tree
 from penstock.formats import _recordindex
 from penstock.formats._example import row_numbers
 from penstock.formats._mdsindex import Described, Form, MdsColumn, form_of, shards_of, text_of
-from penstock.formats._recordindex import Arrays, RecordFiles, RecordFilesReader
+from penstock.formats._recordindex import RecordFiles, RecordFilesReader
 from penstock.plan._source import Read
 from penstock.plan._source_node import SourceNode
 from penstock.sources import _openfile
 from penstock.sources._diskcache import DiskCache
+from penstock.sources._kept import Arrays, kept
 from penstock.sources._openfile import File, bounds_of, placed, rows_of
 from penstock.sources._store import StorageOptions
 
@@ -301,7 +302,7 @@ class MdsSource(RecordFiles):
             return self.find_records(content, shard)
 
         # The table of a file here is read as fast as a copy of it.
-        found = find() if content.is_local else _recordindex.kept(content, self.index_kind, self.cache_dir, find)
+        found = find() if content.is_local else kept(content, self.index_kind, self.cache_dir, find)
         if len(found["offsets"]) != shard.samples + 1:  # the index is another one
             found = find()
         return content, found

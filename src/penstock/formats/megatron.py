@@ -18,11 +18,12 @@ from penstock.base._errors import ArgumentTypeError, SourceError, no_path
 from penstock.base._positions import require_order
 from penstock.base._spec import ArraySpec
 from penstock.formats._example import row_numbers
-from penstock.formats._recordindex import Arrays, RecordFiles, RecordFilesReader
+from penstock.formats._recordindex import RecordFiles, RecordFilesReader
 from penstock.plan._source import Read
 from penstock.plan._source_node import SourceNode
 from penstock.sources import _openfile
 from penstock.sources._diskcache import DiskCache
+from penstock.sources._kept import Arrays
 from penstock.sources._openfile import File, for_each, rows_of
 
 _HEAD_FORM: Final = struct.Struct("<9sQBQQ")

@@ -22,10 +22,11 @@ from penstock.formats import _leasttypes, _recordindex
 from penstock.formats._columns import RowError, is_list
 from penstock.formats._leasttypes import is_object, join, rounded, settled
 from penstock.formats._leaves import Dtypes, Leaf, Nulls, Tabular, chosen, decoded, leaves_of, log_differences, names_in
-from penstock.formats._recordindex import Arrays, Compressed, RecordFilesReader, compressed
+from penstock.formats._recordindex import Compressed, RecordFilesReader, compressed
 from penstock.formats.lines import MARK, LineFiles, LineWindow, Rules, encoding_of, not_text
 from penstock.memory._rows import Indices
 from penstock.plan._source import Read
+from penstock.sources._kept import Arrays
 from penstock.sources._openfile import File
 
 HEAD_NBYTES: Final = 1 << 20

@@ -3,7 +3,7 @@
 A sample is the consecutive members with one key: the path up to the first dot of its last part. The text after that
 dot is the name of a field. Two members of one name in a sample are an error, as in WebDataset. Each file has samples of
 its own: one key at the end of a file and at the beginning of the next is two samples, as in open_clip. The places of
-the members are found once, from their headers, and kept (see `_recordindex`): 16 bytes a member and its key.
+the members are found once, from their headers, and kept (see `sources/_kept.py`): 16 bytes a member and its key.
 """
 
 import io
@@ -24,6 +24,7 @@ from penstock.base._tree import Tree
 from penstock.formats import _recordindex
 from penstock.memory._rows import Indices
 from penstock.plan._source import Read
+from penstock.sources._kept import Arrays, kept, kept_before
 from penstock.sources._openfile import File, FilesSource, RecordReader, bounds_of, for_each, placed
 
 Integers = npt.NDArray[np.int64]
@@ -113,14 +114,14 @@ class TarSource(FilesSource):
         offsets, sizes = (np.concatenate([self._columns(shard, name) for shard in shards]) for name in _PLACES)
         return _MemberIndex(bounds, keys, np.concatenate([[0], *ends]), offsets, sizes)
 
-    def shard(self, file: File) -> _recordindex.Arrays:
+    def shard(self, file: File) -> Arrays:
         """The places of the samples of one file; see `_indexed`."""
-        return _recordindex.kept(file, "tar", self.cache_dir, lambda: _indexed(file))
+        return kept(file, "tar", self.cache_dir, lambda: _indexed(file))
 
-    def _kept(self, file: File) -> _recordindex.Arrays | None:
-        return _recordindex.kept_before(file, "tar", self.cache_dir)
+    def _kept(self, file: File) -> Arrays | None:
+        return kept_before(file, "tar", self.cache_dir)
 
-    def _columns(self, shard: _recordindex.Arrays, name: str) -> Integers:
+    def _columns(self, shard: Arrays, name: str) -> Integers:
         """Returns the columns of the fields of an element; -1 for those that a file lacks."""
         found: list[str] = shard["fields"].tolist()
         columns = np.full((len(shard[name]), len(self.names)), -1, np.int64)
@@ -332,7 +333,7 @@ def _is_header(block: bytes) -> bool:
     return True
 
 
-def _indexed(file: File) -> _recordindex.Arrays:
+def _indexed(file: File) -> Arrays:
     keys: list[str] = []
     fields: dict[str, int] = {}
     places: list[tuple[int, int, int, int]] = []

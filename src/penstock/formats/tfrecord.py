@@ -2,7 +2,7 @@
 
 A record is its length (8 bytes), a checksum of the length (4), the data, and a checksum of the data (4). A checksum is
 a CRC32C that is rotated and shifted, so that data with checksums in them are no special case. The places of the records
-are found once, from their heads, and kept (see `_recordindex`): 8 bytes a record. A compressed file has no random
+are found once, from their heads, and kept (see `sources/_kept.py`): 8 bytes a record. A compressed file has no random
 access, so its content is written beside it once.
 """
 
@@ -27,7 +27,6 @@ from penstock.formats import _recordindex
 from penstock.formats._example import ExampleError, ExampleReader, row_numbers
 from penstock.formats._features import Feature, Featured, encoded, first_features, wanted_of
 from penstock.formats._recordindex import (
-    Arrays,
     Compressed,
     Compression,
     RecordFiles,
@@ -36,6 +35,7 @@ from penstock.formats._recordindex import (
 )
 from penstock.memory._rows import Indices
 from penstock.plan._source import Read
+from penstock.sources._kept import Arrays
 from penstock.sources._openfile import File, placed, rows_of
 
 Integers = npt.NDArray[np.int64]

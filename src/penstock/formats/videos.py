@@ -22,12 +22,12 @@ from penstock._dataset import Dataset
 from penstock.base._arguments import checked_size, needs
 from penstock.base._errors import ArgumentError, PenstockError, SourceError
 from penstock.base._spec import ArraySpec
-from penstock.formats._recordindex import Arrays, kept
 from penstock.memory._rows import Indices, positions_of
 from penstock.plan._source import Read
 from penstock.plan._source_node import SourceNode
 from penstock.sources import _openfile
 from penstock.sources._diskcache import DiskCache
+from penstock.sources._kept import Arrays, kept
 from penstock.sources._openfile import File, FilesSource, bounds_of, by_part, for_each, placed
 
 _FORMATS: Final = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,flv,ogg,asf"
