@@ -1,6 +1,7 @@
 """`reduce`: what is folded, in which order, and what is kept of it."""
 
 import collections
+import errno
 import functools
 import json
 import operator
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.base import _atomic
 
 EXECUTORS = ["inline", "threads", pytest.param("processes", marks=pytest.mark.slow)]
 RAGGED = ps.ArraySpec((None,), "int64")
@@ -281,7 +283,29 @@ def test_a_file_that_others_may_have_written_is_refused(tmp_path: Path) -> None:
     os.mkdir(tmp_path / "open")
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(ps.SourceError, match=r"reduce\(\) cannot keep its result in .*: everybody can write"):
-        ps.range(5).reduce(joined, (), path=tmp_path / "open" / "x")
+        ps.range(5).reduce(lambda state, x: 1 // 0, (), path=tmp_path / "open" / "x")
+
+
+@pytest.mark.parametrize("cause", ["No space left on device", "Permission denied"])
+def test_a_result_that_cannot_be_kept_is_returned_and_the_log_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, cause: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC if "space" in cause else errno.EACCES, cause)
+
+    monkeypatch.setattr(_atomic, "complete", refuse)
+    assert ps.range(5).reduce(joined, (), path=tmp_path / "x", executor="inline") == (0, 1, 2, 3, 4)
+    assert ps.statistics(ps.range(5), path=tmp_path / "y", executor="inline").mean == 2
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert said == [
+        f"reduce() cannot keep its result in {tmp_path / name}, and returns it: {cause}." for name in ("x", "y")
+    ]
+
+
+def test_a_result_of_a_kind_that_cannot_be_kept_is_returned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made = ps.range(3).reduce(lambda _, x: {int(x)}, None, path=tmp_path / "x", executor="inline")
+    assert (made, list(tmp_path.iterdir())) == ({2}, [])
+    assert "reduce(path=) keeps numbers, text, arrays" in caplog.text
 
 
 def test_what_cannot_be_looked_into_needs_a_key(tmp_path: Path) -> None:

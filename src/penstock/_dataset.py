@@ -1611,7 +1611,8 @@ class Dataset(NoArray):
             combine: `combine(state, later_state)`; returns the state of both.
             path: A file in which the result is kept. It is read from there as long as `fn`, `initial`, `combine` and
                 the steps before are the same, see `cache`. Only numbers, text, arrays, and dicts, lists and tuples of
-                them can be kept. None keeps nothing.
+                them can be kept. A result that cannot be written is returned all the same, and the log says why. None
+                keeps nothing.
             key: As for `cache`.
             progress: As for `materialize`.
             loader_options: As for `loader`, without `shard`; of a part in each process, use `ds.shard(index, count)`.
@@ -1620,9 +1621,9 @@ class Dataset(NoArray):
 
         Raises:
             ArgumentError: The dataset is endless, or a `shard` was given.
-            ArgumentTypeError: A function cannot be called, the result cannot be kept, or as `cache`.
+            ArgumentTypeError: A function cannot be called, `initial` cannot be kept, or as `cache`.
             ElementError: `fn` raised, whatever `on_error`; names the element. Its own exception is the `__cause__`.
-            SourceError: The file is of something else, cannot be written, or may be another user's.
+            SourceError: The file is of something else, cannot be read, or may be another user's.
 
         Example:
             >>> penstock.range(5).reduce(lambda total, x: total + int(x), 0)

@@ -165,8 +165,12 @@ class _Kept:
         """Returns what is kept, as a tuple of it; None if nothing is, or of another dataset.
 
         Raises:
-            SourceError: Another user may have written the file.
+            SourceError: Another user may have written the file, or may write in its folder.
         """
+        try:
+            require_safe(os.path.dirname(self._path))
+        except OSError as error:
+            raise SourceError(f"reduce() cannot keep its result in {self._path}: {error.strerror or error}.") from error
         try:
             if not os.path.lexists(self._path):
                 return None
@@ -193,21 +197,17 @@ class _Kept:
         return None
 
     def save(self, result: Any) -> None:
-        """Writes the result; the file appears when all of it is on the disk.
-
-        Raises:
-            ArgumentTypeError: It cannot be kept.
-            SourceError: The file cannot be written.
-        """
-        content = json.dumps({"format": _FORMAT, "steps": self._steps, "result": _written(result)})
+        """Writes the result; the file appears when all of it is on the disk. If it cannot, the log says why."""
         try:
+            content = json.dumps({"format": _FORMAT, "steps": self._steps, "result": _written(result)})
             folder = os.path.dirname(self._path)
             os.makedirs(folder, exist_ok=True)
             require_safe(folder)
             with _atomic.complete(self._path, private_mode(folder)) as file:
                 file.write(content.encode())
-        except OSError as error:
-            raise SourceError(f"reduce() cannot keep its result in {self._path}: {error.strerror or error}.") from error
+        except (OSError, ArgumentTypeError) as error:
+            cause = f"{getattr(error, 'strerror', None) or error}".rstrip(".")
+            _log.warning("reduce() cannot keep its result in %s, and returns it: %s.", self._path, cause)
 
 
 def _written(value: Any) -> Any:
