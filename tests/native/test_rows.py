@@ -130,9 +130,45 @@ def test_equal_elements_trade_places_freely():
 
 
 @pytest.mark.parametrize("implementation", MODULES.values(), ids=MODULES)
-def test_many_kinds_of_room_bound_the_search_for_the_best_row(implementation):
-    # Rows that have room of the first kind, and none of the second: 256 are looked at.
+def test_best_fit_looks_further_than_the_rows_with_the_least_room(implementation):
+    # Rows that have room of the first kind, and little of the second.
     sizes = np.array([[1] * 300 + [1], [5] * 300 + [1]], np.uint32)
     rows = np.empty(301, np.uint32)
     assert implementation.fit_rows(sizes, np.array([9, 5], np.uint32), rows, native.BEST) == 301
-    assert implementation.fit_rows(sizes, np.array([9, 6], np.uint32), rows, native.FIRST) == 300
+    for fit in (
+        native.FIRST,
+        native.BEST,
+    ):  # none of the 256 rows with the least room has it in both kinds, another has
+        assert implementation.fit_rows(sizes, np.array([9, 6], np.uint32), rows, fit) == 300
+
+
+@given(elements())
+def test_best_fit_begins_no_row_while_another_has_room(given_):
+    sizes, capacity = given_
+    table, limits = arrays(sizes, capacity)
+    rows, room = np.empty(len(sizes), np.uint32), []
+    native.fit_rows(table, limits, rows, native.BEST)
+    for size, row in zip(sizes, rows.tolist(), strict=True):
+        if row == len(room):
+            assert not any(all(n <= have for n, have in zip(size, each, strict=True)) for each in room)
+            room.append(capacity)
+        room[row] = [have - n for have, n in zip(room[row], size, strict=True)]
+
+
+@pytest.mark.parametrize("is_sorted", [False, True])
+@pytest.mark.parametrize("kind", ["uniform", "skewed", "alike", "opposed", "three"])
+def test_best_fit_of_several_kinds_is_about_as_full_as_first_fit(kind, is_sorted):
+    rng, count, most = np.random.default_rng(5), 20_000, 512
+    one = rng.integers(1, most, count)
+    sizes = {
+        "uniform": rng.integers(1, 300, (2, count)),
+        "skewed": np.minimum(rng.pareto(1.2, (2, count)) * 20 + 1, most),
+        "alike": np.stack([one, np.minimum(one + rng.integers(0, 50, count), most)]),
+        "opposed": np.stack([one // 8, (most - one) // 8]),
+        "three": rng.integers(1, 200, (3, count)),
+    }[kind].astype(np.uint32)
+    if is_sorted:
+        sizes = sizes[:, np.argsort(-sizes.max(axis=0).astype(int), kind="stable")]
+    sizes, capacity = np.ascontiguousarray(sizes), np.full(len(sizes), most, np.uint32)
+    first, best = (native.fit_rows(sizes, capacity, np.empty(count, np.uint32), fit) for fit in FITS[1:])
+    assert best <= 1.02 * first

@@ -68,8 +68,9 @@ fit_rows: Final[Callable[[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uin
 
 `sizes` has shape `(kinds, n)`, or `(n,)`: each element takes so much of each kind of room. A row has `capacity`, shape
 `(kinds,)`, the first at most `MOST_CAPACITY`. `rows`, shape `(n,)`, gets the row of each. `fit` is `NEXT`: the last row
-or a new one; `FIRST`: the first row that has room; or `BEST`: one that has room, with the least left of the first kind.
-With several kinds `BEST` looks at 256 rows. The GIL is free meanwhile.
+or a new one; `FIRST`: the first row that has room; or `BEST`: the one with the least room that is enough. With several
+kinds that is the least sum of their shares, among 256 rows; if none of these has room of each kind, the first that has.
+The GIL is free meanwhile.
 """
 trade_rows: Final[
     Callable[[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.int64], bool, int, NDArray[np.uint32]], None]

@@ -316,6 +316,7 @@ def read_parts(descriptor: int, offsets: Rows, memory: Bytes, starts: Rows, size
 NEXT, FIRST, BEST = 0, 1, 2
 """How `fit_rows` looks for a row."""
 _FIT_TRIES: Final = 256
+_FIT_SHARES: Final = 1 << 16
 MOST_CAPACITY: Final = 1 << 24
 """The largest room of a row."""
 
@@ -329,8 +330,15 @@ def fit_rows(sizes: Numbers, capacity: Numbers, rows: Numbers, fit: int, /) -> i
     table = sizes.reshape(len(capacity), len(rows)).T if is_right else sizes
     if not is_right or capacity[0] > MOST_CAPACITY or (table > capacity).any():
         raise ValueError("these sizes do not fit into rows")
+    kinds = len(capacity)
+    shares = max(1, _FIT_SHARES // kinds)
+
+    def total(sizes: list[int]) -> int:
+        return sizes[0] if kinds == 1 else sum(n * shares // max(1, most) for n, most in zip(sizes, full, strict=True))
+
+    full: list[int] = capacity.tolist()
     room: list[list[int]] = []
-    # The rows that have so much room of the first kind, the last one to get there last.
+    # The rows that have so much room, the last one to get there last.
     lists: dict[int, list[int]] = {}
     for i, size in enumerate(table.tolist()):
         if fit == NEXT:
@@ -338,16 +346,17 @@ def fit_rows(sizes: Numbers, capacity: Numbers, rows: Numbers, fit: int, /) -> i
         elif fit == FIRST:
             asked = list(range(len(room)))
         else:
-            tries = 1 if len(capacity) == 1 else _FIT_TRIES
-            near = (reversed(lists[at]) for at in sorted(lists) if at >= size[0])
-            asked = list(itertools.islice(itertools.chain.from_iterable(near), tries))
+            need = total(size)
+            near = (reversed(lists[at]) for at in sorted(lists) if at >= need)
+            asked = list(itertools.islice(itertools.chain.from_iterable(near), 1 if kinds == 1 else _FIT_TRIES))
+            asked += range(len(room)) if kinds > 1 else []
         row = next((row for row in asked if all(map(operator.le, size, room[row]))), len(room))
         if row == len(room):
-            room.append(capacity.tolist())
+            room.append(full)
         elif fit == BEST:
-            lists[room[row][0]].remove(row)
+            lists[total(room[row])].remove(row)
         room[row] = list(map(operator.sub, room[row], size))
-        lists.setdefault(room[row][0], []).append(row)
+        lists.setdefault(total(room[row]), []).append(row)
         rows[i] = row
     return len(room)
 

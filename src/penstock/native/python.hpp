@@ -139,6 +139,7 @@ PyObject *return_slot(PyObject *, PyObject *const *args, Py_ssize_t nargs);
 
 // As in `_numpy.py`.
 constexpr int FIT_TRIES = 256;
+constexpr int64_t FIT_SHARES = 1 << 16;
 constexpr int64_t MOST_CAPACITY = 1 << 24;
 PyObject *fit_rows(PyObject *, PyObject *const *args, Py_ssize_t nargs);
 PyObject *trade_rows(PyObject *, PyObject *const *args, Py_ssize_t nargs);

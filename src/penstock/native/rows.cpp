@@ -75,20 +75,25 @@ class RoomTree {
         std::copy(capacity_, capacity_ + kinds_, at(1));
     }
 
-    // The first row that has room for an element, where all rows from `count` on are empty. The element goes there.
-    int64_t put(const Sizes &sizes, int64_t i, int64_t count) {
+    // The first row that has room for an element, where all rows from `count` on are empty.
+    int64_t first(const Sizes &sizes, int64_t i, int64_t count) {
         if (count == width_) {
             grow();
         }
-        int64_t node = kinds_ == 1 ? find_one(sizes.data[i]) : find(sizes, i);
-        const int64_t row = node - width_;
+        return (kinds_ == 1 ? find_one(sizes.data[i]) : find(sizes, i)) - width_;
+    }
+
+    // The element goes to this row.
+    void take(const Sizes &sizes, int64_t i, int64_t row) {
+        int64_t node = row + width_;
         sizes.take(i, at(node));
         for (bool is_new = true; is_new && node > 1;) {
             node /= 2;
             is_new = set_largest(node);
         }
-        return row;
     }
+
+    const uint32_t *room(int64_t row) const { return &room_[(row + width_) * kinds_]; }
 
   private:
     uint32_t *at(int64_t node) { return &room_[node * kinds_]; }
@@ -151,7 +156,8 @@ int64_t fit_first(const Sizes &sizes, const uint32_t *capacity, uint32_t *rows) 
     RoomTree tree(sizes.kinds, capacity);
     int64_t count = 0;
     for (int64_t i = 0; i < sizes.count; i++) {
-        const int64_t row = tree.put(sizes, i, count);
+        const int64_t row = tree.first(sizes, i, count);
+        tree.take(sizes, i, row);
         rows[i] = static_cast<uint32_t>(row);
         count = std::max(count, row + 1);
     }
@@ -210,40 +216,70 @@ class NumberSet {
     std::vector<std::vector<uint64_t>> levels_;
 };
 
-// Rows with the same room of the first kind are a list, the last one to get there first.
+// Rows with as much room are a list, the last one to get there first. With several kinds, the room is the sum of the
+// shares of each, and the row may lack room of one kind: some rows are looked at, and then the first that has room.
 int64_t fit_best(const Sizes &sizes, const uint32_t *capacity, uint32_t *rows) {
     constexpr uint32_t NONE = std::numeric_limits<uint32_t>::max();
-    const int64_t kinds = sizes.kinds, most = capacity[0];
-    std::vector<uint32_t> heads(most + 1, NONE), following, room;
+    const int64_t kinds = sizes.kinds, shares = std::max(INT64_C(1), FIT_SHARES / kinds),
+                  most = kinds == 1 ? capacity[0] : kinds * shares;
+    auto shared = [&](int64_t kind, int64_t size) { return size * shares / std::max(1U, capacity[kind]); };
+    auto room_of = [&](const uint32_t *room) {
+        int64_t sum = 0;
+        for (int64_t kind = 0; kind < kinds; kind++) {
+            sum += shared(kind, room[kind]);
+        }
+        return sum;
+    };
+    auto need_of = [&](int64_t i) {
+        int64_t sum = 0;
+        for (int64_t kind = 0; kind < kinds; kind++) {
+            sum += shared(kind, sizes.of(kind, i));
+        }
+        return sum;
+    };
+    std::vector<uint32_t> heads(most + 1, NONE), following;
+    RoomTree tree(kinds, capacity);
     NumberSet lists(most);
     for (int64_t i = 0; i < sizes.count; i++) {
+        const auto count = static_cast<uint32_t>(following.size());
         uint32_t found = NONE, left = 0;
+        uint32_t *link = nullptr;
         int tries = kinds == 1 ? 1 : FIT_TRIES;
-        for (int64_t at = lists.next(sizes.of(0, i)); at >= 0 && found == NONE && tries > 0; at = lists.next(at + 1)) {
-            for (uint32_t *link = &heads[at]; *link != NONE && tries-- > 0; link = &following[*link]) {
-                if (kinds == 1 || sizes.fit(i, &room[*link * kinds])) {
+        for (int64_t at = lists.next(kinds == 1 ? sizes.of(0, i) : need_of(i)); at >= 0 && found == NONE && tries > 0;
+             at = lists.next(at + 1)) {
+            for (link = &heads[at]; *link != NONE && tries-- > 0; link = &following[*link]) {
+                if (kinds == 1 || sizes.fit(i, tree.room(*link))) {
                     found = *link;
                     left = static_cast<uint32_t>(at);
-                    *link = following[found];
-                    if (heads[at] == NONE) {
-                        lists.remove(at);
-                    }
                     break;
                 }
             }
         }
+        if (found == NONE && kinds > 1) {
+            const int64_t row = tree.first(sizes, i, count);
+            if (row < count) {
+                found = static_cast<uint32_t>(row);
+                left = static_cast<uint32_t>(room_of(tree.room(row)));
+                for (link = &heads[left]; *link != found; link = &following[*link]) {
+                }
+            }
+        }
         if (found == NONE) {
-            found = static_cast<uint32_t>(following.size());
+            found = count;
             left = capacity[0];
             following.push_back(NONE);
-            if (kinds > 1) {
-                room.insert(room.end(), capacity, capacity + kinds);
+        } else {
+            *link = following[found];
+            if (heads[left] == NONE) {
+                lists.remove(left);
             }
         }
         if (kinds > 1) {
-            sizes.take(i, &room[found * kinds]);
+            tree.take(sizes, i, found);
+            left = static_cast<uint32_t>(room_of(tree.room(found)));
+        } else {
+            left -= sizes.of(0, i);
         }
-        left -= sizes.of(0, i);
         following[found] = heads[left];
         if (heads[left] == NONE) {
             lists.add(left);
