@@ -130,15 +130,17 @@ def _kept_values(one: Node) -> npt.NDArray[Any]:
 
 
 def _array(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return np.array([*map(_short, values)]) if values.dtype.hasobject else np.array(values)
+    width = values.dtype.itemsize // {"U": 4, "S": 1}.get(values.dtype.kind, values.dtype.itemsize)
+    if values.dtype.hasobject or width > _LONGEST:
+        return np.array([*map(_short, values.tolist())])
+    return np.array(values)
 
 
 def _short(text: _TextT) -> _TextT:
-    """A text, or what stands for it in an array: of the same length as no other, and without a zero at its end."""
-    end = b"\0" if isinstance(text, bytes) else "\0"
-    if len(text) <= _LONGEST and text[-1:] != end:
+    """A text, or what stands for it in an array, which drops zeros at the end: longer than any text that is not."""
+    text = text.rstrip(b"\0" if isinstance(text, bytes) else "\0")
+    if len(text) <= _LONGEST:
         return text
     data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
     digest = base64.b64encode(hashlib.blake2b(data, digest_size=18).digest())
-    beginning = text[:_LONGEST].ljust(_LONGEST)
-    return beginning + (digest if isinstance(text, bytes) else digest.decode())
+    return text[:_LONGEST] + (digest if isinstance(text, bytes) else digest.decode())
