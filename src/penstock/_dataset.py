@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from penstock._caching import cached, materialized, settled
 from penstock._check import EXECUTORS, CheckResult, check
-from penstock._join import On, groups_of, joined
+from penstock._join import On, groups_of, joined, positions_of
 from penstock._labels import Labels, labels_of
 from penstock._lengths import KnownLengths, lengths_of
 from penstock._loader import OPTIONS, Loader, LoaderOptions
@@ -1466,6 +1466,38 @@ class Dataset(NoArray):
             each._require_random("join()", "Look keys up in a map(): lambda x: table[x['key']]")
             each._require_finite("join", "Use take(n) first, or join() before repeat().")
         return Dataset(joined(self._node, other._node, on, how, fill))
+
+    def positions_of(self, keys: "npt.ArrayLike", *, on: str | int) -> Indices:
+        """Finds elements by their keys: `ds[ds.positions_of(keys, on="id")]` are these elements, in this order.
+
+        A key comes once here, and may be asked for several times. For all elements with one key, look for their group:
+        `ds.group_by("user")`. Keys are read now, and kept as those of `join` are.
+
+        Random access: needed. Memory: while it is called, the keys of all elements.
+
+        Args:
+            keys: One key, or an array or list of any shape: integers, bools, text or bytes.
+            on: The name or place of the leaf that has them.
+
+        Returns:
+            A position for each key, int64, of the shape of `keys`.
+
+        Raises:
+            ArgumentError: An element with a key is missing: names the key, and some that are like it; or two elements
+                have the same; keys are of another kind than the leaf; the length is unknown, or a shuffle changes the
+                order in each epoch.
+            ArgumentTypeError: It is a stream.
+
+        Example:
+            >>> users = penstock.from_arrays({"id": np.array(["b7", "a9", "c1"]), "age": np.array([30, 40, 50])})
+            >>> [int(user["age"]) for user in users[users.positions_of(["c1", "b7"], on="id")]]
+            [50, 30]
+            >>> int(users[users.positions_of("a9", on="id")]["age"])
+            40
+        """
+        self._require_random("positions_of()", "Choose as they come: filter()")
+        self._require_finite("positions_of", "Use take(n) first, or positions_of() before repeat().")
+        return positions_of(self._node, keys, on)
 
     def patches(
         self,

@@ -6,14 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from penstock._labels import Labels, labels_of
+from penstock._labels import Labels, array_of, labels_of
 from penstock.base._errors import ArgumentError, ArgumentTypeError, type_of
+from penstock.base._positions import as_labels
 from penstock.lower._rewrite import over
+from penstock.memory._rows import Indices
 from penstock.plan._combine import Merged
 from penstock.plan._fields import named
 from penstock.plan._group import Group
 from penstock.plan._index import Select
-from penstock.plan._join import Lookup, blank_of, partners, require_partners
+from penstock.plan._join import Lookup, blank_of, partners, require_found, require_partners
 from penstock.plan._node import Node
 from penstock.plan._pick import Pick
 from penstock.plan._windows import grouped
@@ -66,6 +68,20 @@ def joined(left: Node, right: Node, on: On, how: str, fill: Any) -> Merged:
         blank_of(values.spec, fill)  # refuses what does not fit
     text = f"on={on!r:.80}" + (", how='inner'" if how == "inner" else "")
     return Merged((left, Lookup(values, "join", text, found, fill is not None, fill)), "join", text)
+
+
+def positions_of(node: Node, keys: Any, on: str | int) -> Indices:
+    """Finds the element that has a key, for each key.
+
+    Raises:
+        ArgumentError: See `Dataset.positions_of`.
+    """
+    call = f"positions_of(on={on!r:.80})"
+    wanted = array_of(as_labels(keys, call))
+    labels = labels_of(node, "positions_of(on=...)", on)
+    found = partners(call, [wanted.ravel()], [labels], "this dataset")
+    require_found(call, wanted.ravel(), found, labels)
+    return found.reshape(wanted.shape)
 
 
 def with_empty_groups(node: Node) -> Node:

@@ -96,9 +96,8 @@ def _read(node: Node, call: str, key: Any) -> npt.NDArray[Any]:
 def _all_of(one: Node) -> npt.NDArray[Any]:
     """The values of all elements, which are single values or dicts of one."""
     with Loader(Bundle(one, _BATCH_SIZE, False), LoaderOptions()) as loader:
-        return np.concatenate(
-            [_array(next(iter(batch.values())) if isinstance(batch, dict) else batch) for batch in loader]
-        )
+        leaves = (next(iter(batch.values())) if isinstance(batch, dict) else batch for batch in loader)
+        return np.concatenate([array_of(leaf) for leaf in leaves])
 
 
 def _kept_values(one: Node) -> npt.NDArray[Any]:
@@ -129,7 +128,8 @@ def _kept_values(one: Node) -> npt.NDArray[Any]:
     return values if one is node else values[places]
 
 
-def _array(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def array_of(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Values as labels are kept: a copy, in which a long text has a bounded width."""
     width = values.dtype.itemsize // {"U": 4, "S": 1}.get(values.dtype.kind, values.dtype.itemsize)
     if values.dtype.hasobject or width > _LONGEST:
         return np.array([*map(_short, values.tolist())])

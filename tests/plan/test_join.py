@@ -288,3 +288,45 @@ def test_long_keys_take_a_bounded_width_and_stay_apart(kind: Any) -> None:
     assert [int(x["n"]) for x in left.join(other, "k")] == [4, 3, 2, 1, 0]
     in_memory = ps.from_arrays({"k": np.array(keys)})
     assert [int(x["n"]) for x in in_memory.join(other, "k")] == [0, 1, 2, 3, 4]
+
+
+def test_elements_are_found_by_their_keys_in_the_order_of_these() -> None:
+    found = users().positions_of([[1, 9], [9, 7]], on="id")
+    assert (found.tolist(), found.dtype) == ([[2, 0], [0, 1]], np.int64)
+    assert [int(x["age"]) for x in users()[found.ravel()].batch(1).unbatch()] == [50, 30, 30, 40]
+    assert int(users()[users().positions_of(7, on="id")]["age"]) == 40
+    assert users().positions_of(np.array([], np.int64), on="id").shape == (0,)
+    pairs = ps.from_arrays((np.array(["a" * 200, "b"]), np.arange(2)))
+    assert pairs.positions_of(["b", "a" * 200], on=0).tolist() == [1, 0]
+    groups = visits().group_by("user")
+    assert groups[groups.positions_of(np.uint64(7), on="user")]["page"].tolist() == [[0, 1], [4, 5]]
+
+
+def test_keys_of_files_are_found_by_what_is_kept(pages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ds = ps.from_jsonl(str(pages / "*.jsonl"))
+    assert ds.positions_of("p13", on="id") == 13
+    read = read_count(monkeypatch)
+    assert (sizes(pages), ds.positions_of(["p02"], on="id").tolist(), read) == ([3, 0], [2], [2])
+
+
+NOT_FOUND: dict[str, tuple[Any, str]] = {
+    "a missing number": (
+        lambda: users().positions_of([7, 8, 4], on="id"),
+        "no element has the key 8; 2 of the 3 keys are missing. There is 9, 7, 1.",
+    ),
+    "a missing text": (
+        lambda: ps.from_arrays({"k": np.array(["anna", "bert"])}).positions_of("ana", on="k"),
+        "no element has the key 'ana'. There is 'anna'.",
+    ),
+    "twice": (lambda: visits().positions_of(np.uint64(7), on="user"), "0 and 2 of this dataset have the same key, 7"),
+    "another kind": (lambda: users().positions_of("7", on="id"), "keys are text here and integers in this dataset"),
+    "no such leaf": (lambda: users().positions_of(7, on="ID"), "positions_of(on='ID'): elements have no such leaf"),
+    "a shuffle": (lambda: users().shuffle(1).positions_of(7, on="id"), "a shuffle before it changes the order"),
+    "endless": (lambda: users().repeat().positions_of(7, on="id"), "positions_of() needs a known number of elements"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("ask", "said"), NOT_FOUND.values(), ids=NOT_FOUND)
+def test_a_key_that_is_not_found_is_an_error_that_names_keys_like_it(ask: Any, said: str) -> None:
+    with pytest.raises(ps.ArgumentError, match=re.escape(said)):
+        ask()

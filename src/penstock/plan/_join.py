@@ -1,5 +1,6 @@
 """Values of another dataset that has the same keys: `join`."""
 
+import difflib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from penstock.plan._reader import Gather, Reader
 
 Keys = npt.NDArray[Any]
 _KINDS: Final = {"b": "bools", "i": "integers", "u": "integers", "U": "text", "S": "bytes"}
+_MOST_COMPARED: Final = 10_000
+"""The keys among which one like a missing one is looked for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,13 +91,14 @@ class Lookup(Called, Reorder, OneInput):
         return super().memory._replace(kept_nbytes=self.positions.nbytes)
 
 
-def partners(call: str, keys: Sequence[Keys], others: Sequence[Keys]) -> Indices:
+def partners(call: str, keys: Sequence[Keys], others: Sequence[Keys], there: str = "the other dataset") -> Indices:
     """Finds the element of another dataset with the same key, for each element.
 
     Args:
         call: The call in the user's words: `join(on='user')`.
         keys: The values that make up the key of each element, `(n,)` each.
         others: Those of the other dataset, `(m,)` each.
+        there: What the other dataset is called in messages.
 
     Returns:
         Their positions, `(n,)`; -1 where none has the key.
@@ -104,8 +108,8 @@ def partners(call: str, keys: Sequence[Keys], others: Sequence[Keys]) -> Indices
             twice.
     """
     count, numbers = len(keys[0]), np.zeros(len(keys[0]) + len(others[0]), np.int64)
-    for here, there in zip(keys, others, strict=True):
-        both = _together(call, here, there)
+    for mine, its in zip(keys, others, strict=True):
+        both = _together(call, mine, its, there)
         parts = np.unique(both, return_inverse=True)[1].ravel()
         numbers = numbers * (int(parts.max(initial=0)) + 1) + parts
         if len(keys) > 1:
@@ -117,9 +121,9 @@ def partners(call: str, keys: Sequence[Keys], others: Sequence[Keys]) -> Indices
     if len(again):
         second = int(again[0])
         raise ArgumentError(
-            f"{call}: elements {owners[theirs[second]]} and {second} of the other dataset have the same key, "
+            f"{call}: elements {owners[theirs[second]]} and {second} of {there} have the same key, "
             f"{_key_text(others, second)}, so it is unknown which of them belongs to it; {len(again)} come again. Make "
-            "one element of all with the same key: other.group_by(key)."
+            f"one element of all with the same key: {'other' if 'other' in there else 'ds'}.group_by(key)."
         )
     return owners[numbers[:count]]
 
@@ -139,18 +143,39 @@ def require_partners(call: str, keys: Sequence[Keys], found: Indices) -> None:
         )
 
 
-def _together(call: str, here: Keys, there: Keys) -> Keys:
-    kinds = [_KINDS.get(each.dtype.kind, str(each.dtype)) for each in (here, there)]
+def require_found(call: str, keys: Keys, found: Indices, labels: Keys) -> None:
+    """Refuses keys that a dataset lacks.
+
+    Raises:
+        ArgumentError: Names the first, and keys that are like it.
+    """
+    alone = np.flatnonzero(found < 0)
+    if len(alone):
+        key, alike = keys[alone[0]].item(), []
+        if isinstance(key, str):
+            alike = difflib.get_close_matches(key, labels[:_MOST_COMPARED].tolist())
+        elif isinstance(key, int):
+            distances = np.abs(labels.astype(np.float64) - key)
+            alike = labels[np.argsort(distances, kind="stable")[:3]].tolist()
+        raise ArgumentError(
+            f"{call}: no element has the key {key!r:.80}"
+            + (f"; {len(alone)} of the {len(found)} keys are missing" if len(found) > 1 else "")
+            + (f". There is {', '.join(f'{each!r:.80}' for each in alike)}." if alike else ".")
+        )
+
+
+def _together(call: str, here: Keys, its: Keys, there: str) -> Keys:
+    kinds = [_KINDS.get(each.dtype.kind, str(each.dtype)) for each in (here, its)]
     if not set(kinds) <= set(_KINDS.values()):
         raise ArgumentError(f"{call}: keys are integers, bools, text or bytes, and these are {' and '.join(kinds)}.")
     if kinds[0] != kinds[1]:
         raise ArgumentError(
-            f"{call}: keys are {kinds[0]} here and {kinds[1]} in the other dataset, so none would be the same. Make "
+            f"{call}: keys are {kinds[0]} here and {kinds[1]} in {there}, so none would be the same. Make "
             "them alike: cast(), or map()."
         )
-    if "u" in (here.dtype.kind, there.dtype.kind) and here.dtype != there.dtype:
-        here, there = (np.array(each.tolist(), object) for each in (here, there))  # no float has all 64 bits
-    return np.concatenate((here, there))
+    if "u" in (here.dtype.kind, its.dtype.kind) and here.dtype != its.dtype:
+        here, its = (np.array(each.tolist(), object) for each in (here, its))  # no float has all 64 bits
+    return np.concatenate((here, its))
 
 
 def _key_text(keys: Sequence[Keys], index: int) -> str:
