@@ -116,6 +116,15 @@ def test_labels_are_batched_beside_their_sequences():
     assert np.concatenate([labels for _, labels in ds]).tolist() == list(range(len(TOKENS)))
 
 
+def test_wrong_lengths_of_leaves_of_one_size_are_an_error_that_names_the_element():
+    rows = ps.zip((ps.from_arrays(np.zeros((9, 4))), ps.range(9)))
+    assert [len(x) for x, _ in rows.batch(max_tokens=20, lengths=[4] * 9)] == [5, 4]
+    wrong = [4, 4, 1, 4, 4, 4, 4, 4, 4]
+    for made in (rows.batch(max_tokens=20, lengths=wrong), rows.bucket_by_length(lengths=wrong, max_tokens=20)):
+        with pytest.raises(ps.ElementError, match=r"element 2 has 4 tokens, and lengths= says 1"):
+            list(made)
+
+
 def test_lengths_and_weights_may_be_leaves():
     ds = ps.zip({"ids": sequences(), "n": ps.from_arrays(np.array(LENGTHS))})
     assert len(ds.batch(max_tokens=20, lengths="n")) == len(budgeted(LENGTHS, 20))

@@ -98,7 +98,9 @@ class _OfLengths(OneInput):
         columns = list(box.columns(len(members)))
         leaves: Sequence[int] = range(len(columns))
         if self._is_longest:
-            leaves = [number for number in leaves if self.source.spec.leaves[number].shape[:1] == (None,)]
+            shapes = [leaf.shape for leaf in self.source.spec.leaves]
+            leaves = [number for number in leaves if shapes[number][:1] == (None,)]
+            leaves = leaves or [number for number, shape in enumerate(shapes) if shape]
         sizes = [np.fromiter(map(len, columns[number]), np.int64, len(members)) for number in leaves]
         if self._is_longest and sizes:
             leaves, sizes = leaves[:1], [functools.reduce(np.maximum, sizes)]
@@ -113,7 +115,8 @@ class _OfLengths(OneInput):
         return columns
 
     _is_longest = False
-    """Whether the length of an element is that of its longest leaf of any size; otherwise each leaf has the length."""
+    """Whether the length of an element is that of its longest leaf of any size, or if none is of any size, of its
+    longest; otherwise each leaf has the length."""
 
 
 def _stacked_length(leaves: Sequence[Any]) -> int:
