@@ -128,6 +128,7 @@ OPTIONAL = {
         "formats/_leaves.py",
         "formats/lance.py",
         "formats/mds.py",
+        "formats/_tableread.py",
         "formats/parquet.py",
         "formats/rowtext.py",
     ),

@@ -19,7 +19,7 @@ from penstock.testing import SourceTests
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
-from penstock.formats import _arrowsizes, _columns, _parquetfooter, parquet  # noqa: E402  # they need pyarrow
+from penstock.formats import _arrowsizes, _columns, _parquetfooter, _tableread, parquet  # noqa: E402  # they need pyarrow
 
 RNG = np.random.default_rng(0)
 
@@ -74,7 +74,7 @@ class TestTables(SourceTests):
     def source(self, request, tmp_path, content, monkeypatch):
         path = tmp_path / request.param
         if "pieces" in request.param:  # rows one by one, and columns that are memory of their own
-            monkeypatch.setattr(parquet, "PIECE_NBYTES", 1)
+            monkeypatch.setattr(_tableread, "PIECE_NBYTES", 1)
             monkeypatch.setattr(_columns, "MAPPED_NBYTES", 1)
             return dataset(saved(path, content, COUNT))._node.data
         if "two" not in request.param:
@@ -156,8 +156,8 @@ def test_columns_are_those_asked_for_in_their_order(tmp_path):
 def decoded(monkeypatch):
     """The row groups that were decoded so far."""
     found = []
-    read_group = parquet._read_group
-    monkeypatch.setattr(parquet, "_read_group", lambda *what: found.append(what[1]) or read_group(*what))
+    read_group = parquet.read_group
+    monkeypatch.setattr(parquet, "read_group", lambda *what: found.append(what[1]) or read_group(*what))
     return found
 
 
@@ -295,15 +295,17 @@ def test_text_that_rows_share_is_in_memory_once(tmp_path, kind, name):
 
 @pytest.mark.parametrize("encoding", ["dictionary and plain", "DELTA_BYTE_ARRAY"])
 def test_text_that_takes_much_more_than_the_footer_says_is_refused(tmp_path, monkeypatch, encoding):
-    monkeypatch.setattr(parquet, "KEPT_NBYTES", 1 << 20)
+    for each in (parquet, _tableread):
+        monkeypatch.setattr(each, "KEPT_NBYTES", 1 << 20)
     monkeypatch.setattr(_parquetfooter, "DICTIONARY_NBYTES", 1000)
     long = "a" * 20_000
     options = {"use_dictionary": False, "column_encoding": {"x": encoding}} if "DELTA" in encoding else {}
     pq.write_table(pa.table({"x": [long] * 500}), tmp_path / "a.parquet", **options)
     rows = []
-    decode = parquet.decoded
-    monkeypatch.setattr(parquet, "decoded", lambda batch, *rest: rows.append(batch.num_rows) or decode(batch, *rest))
-    monkeypatch.setattr(parquet, "WORK_NBYTES", 1 << 20)
+    decode = _tableread.decoded
+    monkeypatch.setattr(_tableread, "decoded", lambda batch, *rest: rows.append(batch.num_rows) or decode(batch, *rest))
+    for each in (parquet, _tableread):
+        monkeypatch.setattr(each, "WORK_NBYTES", 1 << 20)
     ds = ps.from_parquet(tmp_path / "a.parquet")
     text = r"a\.parquet: row group 0 takes \d+ MiB and more for column 'x', and its footer says 0 MiB: it repeats long"
     with pytest.raises(ps.SourceError, match=text):
@@ -325,18 +327,19 @@ def test_text_is_bounded_by_what_the_pages_have_and_not_by_what_the_footer_claim
     if "plain" in stored:
         monkeypatch.setattr(_parquetfooter, "DICTIONARY_NBYTES", 1000)
     pq.write_table(pa.table({"x": rows}), tmp_path / "a.parquet", **options)
-    find = parquet.stored_chunks
+    find = _tableread.stored_chunks
 
     def lying(*args):
         return {path: [each._replace(encodings=claimed) for each in chunks] for path, chunks in find(*args).items()}
 
-    monkeypatch.setattr(parquet, "stored_chunks", lying)
-    monkeypatch.setattr(parquet, "KEPT_NBYTES", 1 << 20)
-    monkeypatch.setattr(parquet, "WORK_NBYTES", 1 << 20)
+    monkeypatch.setattr(_tableread, "stored_chunks", lying)
+    for each in (parquet, _tableread):
+        monkeypatch.setattr(each, "KEPT_NBYTES", 1 << 20)
+        monkeypatch.setattr(each, "WORK_NBYTES", 1 << 20)
     most = []
-    decode = parquet.decoded
+    decode = _tableread.decoded
     monkeypatch.setattr(
-        parquet, "decoded", lambda batch, *rest: most.append(batch.get_total_buffer_size()) or decode(batch, *rest)
+        _tableread, "decoded", lambda batch, *rest: most.append(batch.get_total_buffer_size()) or decode(batch, *rest)
     )
     if place == "remote":
         fsspec = pytest.importorskip("fsspec")
@@ -525,8 +528,8 @@ def test_a_thread_waits_until_there_is_room_for_what_it_needs(tmp_path, monkeypa
     source = dataset(saved(tmp_path / "a.parquet", pa.table({"x": np.arange(3000)}), 1000))._node.data
     opened = source.with_cache_limit(0).open()
     began, waits, done = [], threading.Event(), threading.Event()
-    read_group = parquet._read_group
-    monkeypatch.setattr(parquet, "_read_group", lambda *what: began.append(what[1]) or read_group(*what))
+    read_group = parquet.read_group
+    monkeypatch.setattr(parquet, "read_group", lambda *what: began.append(what[1]) or read_group(*what))
 
     class Condition(threading.Condition):
         def wait(self, timeout=None):
@@ -1132,7 +1135,7 @@ def test_under_a_limit_less_is_kept_and_then_the_loader_is_refused(tmp_path, dec
 
 
 def test_row_and_column_of_a_null_are_named_in_any_piece(tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet, "PIECE_NBYTES", 1)
+    monkeypatch.setattr(_tableread, "PIECE_NBYTES", 1)
     for values in ([1, 2, 3, None], ["a", "b", "c", None], [[1], [2, 3], [], [4, None]]):
         ds = dataset(saved(tmp_path / "a.parquet", pa.table({"y": range(4), "x": values}), 4))
         with pytest.raises(ps.SourceError, match=r"row group 0 row 3 has no value in column 'x'"):

@@ -37,8 +37,8 @@ def opened(path):
 def decoded(monkeypatch):
     """The row groups that were decoded so far."""
     found = []
-    read_group = parquet._read_group
-    monkeypatch.setattr(parquet, "_read_group", lambda *what: found.append(what[1]) or read_group(*what))
+    read_group = parquet.read_group
+    monkeypatch.setattr(parquet, "read_group", lambda *what: found.append(what[1]) or read_group(*what))
     return found
 
 
@@ -149,14 +149,14 @@ def test_what_is_decoded_counts_in_the_report(path):
 
 def test_a_row_group_that_fails_takes_no_room_from_those_before_it(path, monkeypatch):
     monkeypatch.setattr(parquet, "KEPT_NBYTES", 1)
-    read_group = parquet._read_group
+    read_group = parquet.read_group
 
     def reading(file, number, *rest):
         if number == 7:
             raise ps.SourceError("group 7 is lost")
         return read_group(file, number, *rest)
 
-    monkeypatch.setattr(parquet, "_read_group", reading)
+    monkeypatch.setattr(parquet, "read_group", reading)
     ds, seen = opened(path).batch(100), []
     with ds.loader(executor="threads", workers=2) as loader, pytest.raises(ps.SourceError, match="group 7 is lost"):
         seen.extend(int(batch["x"][0]) for batch in loader)
