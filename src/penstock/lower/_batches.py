@@ -454,7 +454,8 @@ class ParallelProgram(BatchProgram):
             self._require_shares(count)
         if len(counts) > 1:
             raise SpecError(
-                f"A batch has leaves of {_listed(counts)} rows, and shards divide only rows that belong together. Give these leaves one number of rows, or take the rows of this process in a map()."
+                f"A batch has leaves of {_listed(counts)} rows, and shards divide only rows that belong together. Give "
+                "these leaves one number of rows, or take the rows of this process in a map()."
             )
         if self.shard.is_whole:
             return
