@@ -1,4 +1,6 @@
-"""Hooks for the site: pages outside docs/, links that leave it, and examples in docstrings.
+"""Hooks for the site: pages outside docs/, links that leave it, examples in docstrings, and pages as Markdown.
+
+Beside each page stands its Markdown, and `llms.txt` lists all, for programs that read the documentation.
 
 Links are written for the files of the repository, so they also work where these are read. On the site, design pages
 lie beside docs/'s own, and a link to a file that has no page becomes its text.
@@ -38,6 +40,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Points links at pages of the site."""
     source = Path(page.file.abs_src_path or "")
+    _read[page.file.src_uri] = markdown
 
     def moved(found: re.Match[str]) -> str:
         target = (source.parent / found["path"]).resolve()
@@ -51,3 +54,22 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         return f"[{found['text']}]({os.path.relpath(uri, here or '.')}{found['anchor'] or ''})"
 
     return LINK.sub(moved, markdown)
+
+
+_read: dict[str, str] = {}
+"""The Markdown of each page, by its path in the repository."""
+
+
+def on_post_build(*, config: MkDocsConfig) -> None:
+    """Writes the Markdown of each page, and `llms.txt` (llmstxt.org): title, first sentence and address of each."""
+    site, lines = Path(config.site_dir), [f"# {config.site_name}", "", f"> {config.site_description}", ""]
+    for uri, markdown in _read.items():
+        target = site / uri
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(markdown)
+        title, _, body = markdown.removeprefix("# ").partition("\n")
+        text = re.sub(r"```.*?```|<!--.*?-->|^[#|!:].*?$", "", body, flags=re.DOTALL | re.MULTILINE).strip()
+        first = " ".join(LINK.sub(lambda found: found["text"], text.split("\n\n")[0]).replace("**", "").split())
+        first = re.split(r"(?<=[.:?])\s", first.removeprefix("- "))[0]
+        lines.append(f"- [{title}]({uri}){f': {first}' if first else ''}")
+    (site / "llms.txt").write_text("\n".join(lines) + "\n")
