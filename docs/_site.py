@@ -70,6 +70,6 @@ def on_post_build(*, config: MkDocsConfig) -> None:
         title, _, body = markdown.removeprefix("# ").partition("\n")
         text = re.sub(r"```.*?```|<!--.*?-->|^[#|!:].*?$", "", body, flags=re.DOTALL | re.MULTILINE).strip()
         first = " ".join(LINK.sub(lambda found: found["text"], text.split("\n\n")[0]).replace("**", "").split())
-        first = re.split(r"(?<=[.:?])\s", first.removeprefix("- "))[0]
+        first = re.split(r"(?<=[.?])\s", first.removeprefix("- What changes. "))[0]
         lines.append(f"- [{title}]({uri}){f': {first}' if first else ''}")
     (site / "llms.txt").write_text("\n".join(lines) + "\n")

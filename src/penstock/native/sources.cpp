@@ -476,9 +476,10 @@ PyObject *parts_source(PyObject *, PyObject *args) {
         PyObject *object = PyTuple_GetItem(sources.get(), i);
         PySource *part = object == Py_None ? nullptr : as_source(object);
         const int64_t count = bounds[i + 1] - bounds[i];
-        is_right = object == Py_None ? count >= 0
-                                     : part != nullptr && part->parts == nullptr && !part->source->sparse &&
-                                           part->source->access == Access::MEMORY && part->source->layout.count == count;
+        is_right = object == Py_None
+                       ? count >= 0
+                       : part != nullptr && part->parts == nullptr && !part->source->sparse &&
+                             part->source->access == Access::MEMORY && part->source->layout.count == count;
         if (part == nullptr || !is_right) {
             self->parts->sources.push_back(nullptr);
             continue;
