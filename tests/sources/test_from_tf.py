@@ -2,6 +2,7 @@
 
 import collections
 import gc
+import itertools
 import math
 
 import numpy as np
@@ -173,21 +174,24 @@ def resident_mib():
 
 theirs = tf.data.Dataset.from_tensor_slices(np.ones((16, 128, 128), "float32")).map(lambda x: x + 1).batch(4)
 ds = ps.from_tf(theirs)
-for number in range(1, 251):
+for number in range(1, 291):
     for batch in ds:
         del batch
-    if number in (50, 250):
+    if number in (50, 130, 210, 290):
         gc.collect()
         print(resident_mib(), script_ops._py_funcs.size())
 """
 
 
-def test_memory_is_flat_over_250_epochs(turns, tmp_path):
-    """In 200 epochs of 4 batches of 256 KiB: one in a hundred that is kept, or 10 KiB an epoch, would be too much."""
+def test_memory_is_flat_over_many_epochs(turns, tmp_path):
+    """Three times 80 epochs of 4 batches of 256 KiB: one in a hundred that is kept, or 10 KiB an epoch, grows in each.
+
+    What else lives in the interpreter grows now and then, but not each time.
+    """
     script = tmp_path / "many.py"
     script.write_text(MANY)
     run = turns.run(script, cwd=tmp_path)
     assert run.returncode == 0, run.stderr
-    (early_mib, functions), (late_mib, functions_late) = (line.split() for line in run.stdout.splitlines())
-    assert functions == functions_late
-    assert float(late_mib) - float(early_mib) <= 2, run.stdout
+    sizes, functions = zip(*(line.split() for line in run.stdout.splitlines()), strict=True)
+    assert len(set(functions)) == 1
+    assert min(float(late) - float(early) for early, late in itertools.pairwise(sizes)) <= 0.7, run.stdout
