@@ -26,8 +26,8 @@ Result, rows/s:
 
     * the loop has the whole table in memory
 
-So the window is above 0.6 of the loop, which was the target, and 17 times the best peer. In order, where the loop slices
-what it decoded, this one copies every row once more.
+So the window is above 0.6 of the loop, which was the target, and 17 times the best peer. In order, where the loop
+slices what it decoded, this one copies every row once more.
 
 Not shown: text and lists (`everyday`), files of a server (`object_store`), a consumer that is busy too
 (`small_steps`).
