@@ -430,15 +430,12 @@ class OpenSpans:
                 out[begin:end] = vector.array[start : start + end - begin]
             return
         assert vector.file is not None
-        handle, places, length = vector.file
+        handle = vector.file[0]
         file, memory, item = self._opened(handle, int(rows[0])), out.view(np.uint8).data, vector.dtype.itemsize
         for row, start, begin, end in spans:
-            while begin < end:  # of each piece that the span touches
-                piece, within = divmod(start, length)
-                count = min(end - begin, length - within)
-                place = int(places[piece]) + within * item
-                self._read(handle, file, row, place, memory[begin * item : (begin + count) * item])
-                start, begin = start + count, begin + count
+            for place, nbytes in _places_of(vector, start, start + end - begin):
+                self._read(handle, file, row, place, memory[begin * item : begin * item + nbytes])
+                begin += nbytes // item
 
     def _read(self, handle: StridedFile, file: BinaryIO, row: int, place: int, out: memoryview) -> None:
         while len(out):
@@ -475,15 +472,10 @@ class OpenSpans:
             for vector in self._numbers:
                 if vector.file is None or not len(indices):
                     continue
-                handle, places, length = vector.file
-                number, item = self._opened(handle, int(indices[0])).fileno(), vector.dtype.itemsize
+                number = self._opened(vector.file[0], int(indices[0])).fileno()
                 for start, end in zip(starts, ends, strict=True):
-                    while start < end:
-                        piece, within = divmod(start, length)
-                        count = min(end - start, length - within)
-                        at = int(places[piece]) + within * item
-                        os.posix_fadvise(number, at, count * item, os.POSIX_FADV_WILLNEED)
-                        start += count
+                    for place, nbytes in _places_of(vector, start, end):
+                        os.posix_fadvise(number, place, nbytes, os.POSIX_FADV_WILLNEED)
 
     def _scatter(
         self, read: Read, rows: range, ends: Indices, columns: npt.NDArray[Any], values: npt.NDArray[Any]
@@ -508,3 +500,15 @@ class OpenSpans:
         for vector, opened in zip(self._numbers, self._vectors, strict=False):
             if opened is not vector.source:
                 opened.close()
+
+
+def _places_of(vector: Numbers, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yields where numbers of a vector lie in its file, and their bytes: of each piece that they touch."""
+    assert vector.file is not None
+    _, places, length = vector.file
+    item = vector.dtype.itemsize
+    while start < end:
+        piece, within = divmod(start, length)
+        count = min(end - start, length - within)
+        yield int(places[piece]) + within * item, count * item
+        start += count
