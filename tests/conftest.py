@@ -310,3 +310,14 @@ def _mappings() -> Counter[str]:
     maps = Path("/proc/self/maps")
     lines = maps.read_text().splitlines() if maps.exists() else []
     return Counter(line.split()[0] for line in lines if "memfd:penstock" in line)
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The groups of Parquet files that were decoded so far in this process."""
+    from penstock.formats import parquet
+
+    found: list[int] = []
+    read_group = parquet.read_group
+    monkeypatch.setattr(parquet, "read_group", lambda *what: found.append(what[1]) or read_group(*what))
+    return found

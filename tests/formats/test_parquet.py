@@ -153,15 +153,6 @@ def test_columns_are_those_asked_for_in_their_order(tmp_path):
 
 
 @pytest.fixture
-def decoded(monkeypatch):
-    """The row groups that were decoded so far."""
-    found = []
-    read_group = parquet.read_group
-    monkeypatch.setattr(parquet, "read_group", lambda *what: found.append(what[1]) or read_group(*what))
-    return found
-
-
-@pytest.fixture
 def little_room(monkeypatch):
     """No more is kept than two neighbouring groups."""
     monkeypatch.setattr(parquet, "KEPT_NBYTES", 1)

@@ -34,15 +34,6 @@ def opened(path):
 
 
 @pytest.fixture
-def decoded(monkeypatch):
-    """The row groups that were decoded so far."""
-    found = []
-    read_group = parquet.read_group
-    monkeypatch.setattr(parquet, "read_group", lambda *what: found.append(what[1]) or read_group(*what))
-    return found
-
-
-@pytest.fixture
 def most_kept(monkeypatch):
     """The share of its room that a loader of parts ever had in use."""
     found = [0.0]

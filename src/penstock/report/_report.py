@@ -529,6 +529,7 @@ class Report:
 
         Workers are ahead, so they began more elements than were delivered.
         """
+        begun = " begun" if lane.reach else ""
         alike: dict[tuple[str, str, int | None], list[StepTime]] = {}
         for step in sorted(lane.steps, key=lambda step: -step.number):
             alike.setdefault((step.step, step.unit, step.element_nbytes), []).append(step)
@@ -538,13 +539,12 @@ class Report:
                 group = [replace(group[0], step=name, elements=count, seconds=sum(each.seconds for each in group))]
             for step in group:
                 part = share(step.seconds, lane.wall_s)
-                unit = f"{plural_of(step.unit)} begun" if lane.reach else plural_of(step.unit)
+                unit = f"{plural_of(step.unit)}{begun}"
                 nbytes = "" if step.nbytes is None else size_text(step.nbytes)
                 yield step.step, f"{step.elements:,}", unit, nbytes, ms(step.element_s), part
         if lane.wall_s:
             label = self._read_in(lane) if lane.is_serial else "into batches"
             (elements, unit), part = self._given(lane), share(lane.rest_s, lane.wall_s)
-            begun = " begun" if lane.reach else ""
             yield label, f"{round(elements):,}", f"{plural_of(unit)}{begun}", "", ms(lane.rest_s / elements), part
 
 
