@@ -175,7 +175,7 @@ def test_every_byte_is_read_and_counted():
         ("broken.py:ds", "Running broken.py raised SyntaxError: '(' was never closed (broken.py, line 2), at "),
         ("broken.py:ds", "broken.py:2. Try it"),
         ("data_of_mine:make_loader", "Return the dataset, and not its loader."),
-        ("a.npz", "a.npz is unknown: an archive. a.npz begins with "),
+        ("a.npz", "a.npz is an .npz of NumPy. The arrays of a.npz cannot be read by rows"),
     ],
 )
 def test_targets_without_a_dataset_are_refused_with_the_place(target, complaint, capsys):

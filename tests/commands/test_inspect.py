@@ -14,7 +14,7 @@ import penstock as ps
 from penstock import cli
 from penstock.commands.inspect import _leaves
 from penstock.formats._features import encoded
-from tests.formats import test_mds as mds, test_videos as videos
+from tests.formats import test_lerobot as lerobot, test_mds as mds, test_videos as videos
 
 
 @pytest.fixture(autouse=True)
@@ -109,6 +109,48 @@ def write_shards(path: str) -> None:
         write_tar(f"{path}/train-{number}.tar")
 
 
+def write_cells(path: str) -> None:
+    """Sparse cells of AnnData, and a column with a missing value, in HDF5 or Zarr."""
+    import h5py
+    import zarr
+
+    is_zarr = path.endswith(".zarr")
+    root = zarr.open_group(path, mode="w") if is_zarr else h5py.File(path, "w")
+    parts = {"X/data": np.float32([1, 2]), "X/indices": [0, 3], "X/indptr": [0, 1, 2], "obs/_index": [7, 8]}
+    parts |= {"obs/y": [3, 4], "obs/kind/codes": [0, 1], "obs/kind/categories": [5, 6]}
+    for name, values in (parts | {"obs/n/values": [1, 2], "obs/n/mask": [0, 1]}).items():
+        root.create_array(name, data=np.asarray(values)) if is_zarr else root.create_dataset(name, data=values)
+    for name, form in (("X", "csr_matrix"), ("obs/kind", "categorical"), ("obs/n", "nullable-integer")):
+        root[name].attrs["encoding-type"] = form
+    root["X"].attrs["shape"], root["obs"].attrs["_index"] = (2, 4), "_index"
+    root["obs"].attrs["column-order"] = ["y", "kind", "n"]
+    if not is_zarr:
+        root.close()
+
+
+def write_netcdf(path: str) -> None:
+    xarray = pytest.importorskip("xarray")
+    pytest.importorskip("scipy")
+    xarray.Dataset({"t": (("time", "x"), np.ones((6, 2), "f4")), "unit": 3}).to_netcdf(path, engine="scipy")
+
+
+def write_sparse(path: str) -> None:
+    np.savez(path, data=np.float32([1, 2]), indices=[0, 3], indptr=[0, 1, 2], shape=[2, 4], format=b"csr")
+
+
+def write_sounds(path: str) -> None:
+    for name in ("no/1.wav", "yes/1.wav", "yes/2.wav"):
+        Path(path, name).parent.mkdir(parents=True, exist_ok=True)
+        Path(path, name).write_bytes(b"RIFF\x24\0\0\0WAVEfmt ")
+
+
+def write_corpus(path: str) -> None:
+    os.mkdir(path)
+    Path(path, "a.bin").write_bytes(bytes(4))
+    head = b"MMIDIDX\0\0" + np.int64(1).tobytes() + b"\x08" + np.int64([1, 1]).tobytes()
+    Path(path, "a.idx").write_bytes(head + np.int32(2).tobytes() + np.int64([0, 0]).tobytes())
+
+
 FORMATS = {
     "a.npy": (lambda path: np.save(path, np.ones((7, 2))), "a NumPy array", 7, "(2,) float64"),
     "a.h5": (write_hdf5, "an HDF5 file", 6, "{'x': (4, 4) uint8, 'y': () int64}"),
@@ -165,6 +207,48 @@ FORMATS = {
         3,
         "{'frame': (48, 64, 3) uint8, 'time': () float64, 'video': () int64}",
     ),
+    "a.avi": (
+        lambda path: videos.written(path, 3, "mpeg4", bf="0"),
+        "a film, AVI",
+        3,
+        "{'frame': (48, 64, 3) uint8, 'time': () float64, 'video': () int64}",
+    ),
+    "robot": (
+        lambda path: lerobot.folder(Path(path)),
+        "a folder of LeRobot",
+        18,
+        (
+            "{'action': (2,) float32, 'timestamp': () float32, 'frame_index': () int64, 'episode_index': () int64, "
+            "'observation.images.top': (48, 64, 3) uint8, 'observation.images.wrist': (48, 64, 3) uint8}"
+        ),
+    ),
+    "a.h5ad": (write_cells, "cells of AnnData", 2, "{'X': (4,) float32, 'y': () int64, 'kind': () int32}"),
+    "cells.zarr": (write_cells, "cells of AnnData", 2, "{'X': (4,) float32, 'y': () int64, 'kind': () int32}"),
+    "a.npz": (write_sparse, "a sparse matrix of SciPy (.npz)", 2, "(4,) float32"),
+    "a.nc": (write_netcdf, "a netCDF file", 6, "{'t': (2,) float32}"),
+    "words": (
+        write_sounds,
+        "a folder of sound in a folder a class",
+        3,
+        "{'path': () text, 'bytes': (None,) uint8, 'label': () int32}",
+    ),
+    "corpus": (write_corpus, "a folder of corpora of Megatron", 1, "(None,) uint16"),
+    "corpus/a.bin": (lambda path: write_corpus("corpus"), "a corpus of Megatron", 1, "(None,) uint16"),
+    "x-idx2-ubyte": (
+        lambda path: Path(path).write_bytes(b"\0\0\x08\2\0\0\0\2\0\0\0\3abcdef"),
+        "an idx file, as of MNIST",
+        2,
+        "(3,) uint8",
+    ),
+    "test.bin": (
+        lambda path: Path(path).write_bytes(bytes(2 * 3073)),
+        "CIFAR, the binary version",
+        2,
+        "{'image': (32, 32, 3) uint8, 'label': () uint8}",
+    ),
+    "a.jsonl": (lambda path: Path(path).write_text('{"a": 1}\n{"a": 2}\n'), "JSON Lines", 2, "{'a': () int64}"),
+    "a.csv": (lambda path: Path(path).write_text("a,b\n1,2\n"), "a table in CSV", 1, "{'a': () int64, 'b': () int64}"),
+    "a.txt": (lambda path: Path(path).write_text("one\ntwo\n"), "lines of text", 2, "() text"),
     "mds": (write_mds, "a folder of MosaicML Streaming (MDS)", 5, "{'x': () int64, 's': () text}"),
     "mds/index.json": (
         lambda path: write_mds(path.partition("/")[0]),
@@ -282,15 +366,20 @@ def write_bytes(content: bytes):
 @pytest.mark.parametrize(
     ("name", "write", "what", "problem"),
     [
-        ("a.npz", lambda path: np.savez(path, x=[1], y=[2]), "unknown: an archive", "Save the arrays of an .npz"),
         (
-            "a.csv",
-            write_bytes(b"a,b\n1,2\n"),
-            "unknown: lines of text",
-            "a.csv begins with b'a,b\\n1,2\\n', lines of text",
+            "a.npz",
+            lambda path: np.savez(path, x=[1], y=[2]),
+            "an .npz of NumPy",
+            'ps.from_arrays(dict(np.load("a.npz"))). Else save each by itself, once: np.save("x.npy",',
         ),
-        ("b.csv", write_bytes(b"a,b\n1,2\n"), "unknown: lines of text", "ps.from_arrays of the columns that csv"),
-        ("a.jsonl", write_bytes(b'{"a": 1}\n{"a": 2}\n'), "unknown: JSON", "json.loads(line) for line in open(path)"),
+        (
+            "cut.npz",
+            write_bytes(b"PK\x03\x04" + bytes(100)),
+            "an .npz of NumPy",
+            "cut.npz cannot be read. It is damaged",
+        ),
+        ("cut.nc", write_bytes(b"CDF\1" + bytes(3)), "a netCDF file", "cut.nc cannot be opened. It is damaged"),
+        ("table.dat", write_bytes(b"a,b\n1,2\n"), "unknown: lines of text", "A table: ps.from_csv(path)"),
         (
             "tokens.bin",
             write_bytes(bytes(1000)),
@@ -298,7 +387,7 @@ def write_bytes(content: bytes):
             "ps.from_arrays(np.memmap(path, dtype=..., mode",
         ),
         ("a.json", write_bytes(b'{"a": [1]}\n'), "unknown: JSON", "penstock reads .npy, HDF5"),
-        ("a.bin", write_bytes(bytes(1000)), "unknown: binary data", "Read another format with ps.from_source"),
+        ("a.bin", write_bytes(bytes(1000)), "unknown: binary data", "Read another format with ps.from_files"),
         ("empty", write_bytes(b""), "an empty file", "empty has 0 bytes. Its writing failed: write it again."),
         ("cut.npy", write_bytes(b"\x93NUMPY\1\0"), "a NumPy array", "cut.npy is truncated"),
         ("cut.h5", write_bytes(b"\x89HDF\r\n\x1a\n123"), "an HDF5 file", "It is damaged or not complete"),

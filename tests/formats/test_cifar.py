@@ -45,6 +45,19 @@ def test_cifar_100_has_two_labels(tmp_path):
     assert (batch["image"][3, 1, 2] == rows[3, 2:].reshape(3, 32, 32)[:, 1, 2]).all()
 
 
+def test_labels_tell_the_version_where_the_size_fits_both(tmp_path):
+    ten = np.zeros((3074, 3073), "u1")  # as many bytes as 3,073 records of CIFAR-100
+    with pytest.raises(
+        ps.SourceError, match=r"a\.bin has 9,446,402 bytes, .*labels tell not which\. Write its records"
+    ):
+        ps.from_cifar(written(tmp_path / "a.bin", ten))
+    ten[:, 0], ten[:, 1:] = 9, 255
+    assert list(ps.from_cifar(written(tmp_path / "a.bin", ten)).element_spec) == ["image", "label"]
+    hundred = np.full((3073, 3074), 255, "u1")
+    hundred[:, 0], hundred[:, 1] = 19, 99
+    assert len(ps.from_cifar(written(tmp_path / "a.bin", hundred)).select("coarse_label")) == 3073
+
+
 @pytest.mark.parametrize("content", [b"", b"x" * 3072, b"x" * 3075], ids=len)
 def test_what_is_no_whole_records_is_named(tmp_path, content):
     (tmp_path / "a.bin").write_bytes(content)

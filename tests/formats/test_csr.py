@@ -442,6 +442,34 @@ def test_cells_come_with_columns_of_their_table(tmp_path):
     assert batch["kind"].tolist() == [i % 3 - 1 for i in range(ROWS)]
 
 
+def test_stores_of_zarr_are_read_as_files_are(tmp_path):
+    h5py, zarr = pytest.importorskip("h5py"), pytest.importorskip("zarr")
+    path, store = saved_h5ad(tmp_path / "x.h5ad"), str(tmp_path / "x.zarr")
+    root = zarr.open_group(store, mode="w")
+    with h5py.File(path) as file:
+
+        def copy(name, item):
+            if isinstance(item, h5py.Dataset):
+                is_text = h5py.check_string_dtype(item.dtype)
+                root.create_array(name, data=item.asstr()[:].astype("T") if is_text else item[:])
+            else:
+                root.require_group(name).attrs.update({key: np.asarray(item.attrs[key]).tolist() for key in item.attrs})
+
+        file.visititems(copy)
+    names = ["total", "kind", "name"]
+    ds = ps.from_h5ad([store, path], names)
+    assert ds.class_names == ["B", "T"]
+    for row in range(ROWS):
+        assert all(np.array_equal(ds[row][name], ds[row + ROWS][name]) for name in ["X", *names])
+    assert np.array_equal(ps.from_h5ad(store, layer="dense")[4], DENSE[4])
+    with pytest.raises(ps.SpecError, match=r"obs/age in .*x\.zarr is 'nullable-integer' with missing values"):
+        ps.from_h5ad(store, ["age"])
+    with pytest.raises(ps.SourceError, match=r"total is an array, and AnnData writes a group"):
+        ps.from_h5ad(f"{store}/obs/total")
+    with pytest.raises(ps.SourceError, match=r"no\.zarr cannot be opened|There is no"):
+        ps.from_h5ad([store, str(tmp_path / "no.zarr")])
+
+
 def test_categories_may_be_text_that_could_be_missing(tmp_path):
     h5py = pytest.importorskip("h5py")
     path = saved_h5ad(tmp_path / "x.h5ad")

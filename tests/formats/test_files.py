@@ -287,3 +287,16 @@ def test_an_image_that_cannot_be_decoded_in_a_function_is_named(tmp_path):
         ps.ElementError, match=r"failed on element 0 of epoch 0, made of .*a\.jpg: ImageError: not an image"
     ):
         ds[0]
+
+
+def test_names_that_cannot_be_printed_are_escaped_in_messages_and_whole_in_elements(tmp_path):
+    path = tmp_path / "a\nb\x1b[31m?token=12345678.wav"
+    path.write_bytes(b"x")
+    ds = ps.from_files([str(path)])
+    assert ds[0]["path"] == str(path)
+    assert r"a\nb\x1b[31m" in repr(ds)
+    with pytest.raises(ps.ArgumentError, match=r"such as [^\n\x1b]*a\\nb\\x1b"):
+        ps.from_files([str(path)], labels={})
+    path.unlink()
+    with pytest.raises(ps.SourceError, match=r"a\\nb\\x1b[^\n\x1b]* \(element 0\) cannot be read"):
+        ds[0]

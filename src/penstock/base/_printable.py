@@ -46,6 +46,17 @@ def printable(text: str, *, has_lines: bool = False) -> str:
         text: A name, a URL, or words that mention some.
         has_lines: Keeps line breaks and tabs, which belong into a text and not into a name.
     """
+    text = without_secrets(text)
+    if not text.isprintable():
+        if _STEERING.search(text):
+            text = text.translate(_ESCAPES)
+        if not has_lines:
+            text = text.replace("\n", "\\n").replace("\t", "\\t")
+    return text
+
+
+def without_secrets(text: str) -> str:
+    """Returns a text without the secrets of URLs, and those of storage options."""
     if "://" in text:
         text = _USER.sub(r"\1***@", text)
         text = _QUERY.sub(_without_values, text)
@@ -56,11 +67,6 @@ def printable(text: str, *, has_lines: bool = False) -> str:
         text = _ELEMENT.sub(r"<\1>***<", text)
     for secret in sorted(_secrets, key=len, reverse=True):  # a shorter one may be a part of a longer one
         text = text.replace(secret, "***")
-    if not text.isprintable():
-        if _STEERING.search(text):
-            text = text.translate(_ESCAPES)
-        if not has_lines:
-            text = text.replace("\n", "\\n").replace("\t", "\\t")
     return text
 
 

@@ -1,19 +1,19 @@
 """Recognises files by their bytes, or a folder by its files, and opens them with the library's own constructors."""
 
-import json
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import mode
-from typing import Any, Final, final
+from typing import Any, Final
 
 import penstock
 from penstock import Dataset
 from penstock._replay import _records as quarantine_records
+from penstock.commands import _stores
+from penstock.commands._found import Found, made, quoted
 from penstock.run._network_advice import cure, requests_of
 from penstock.sources._listing import below
 from penstock.sources._openfile import File, find
@@ -22,10 +22,12 @@ from penstock.sources._remote import is_remote
 IMAGE_SIZE: Final = (256, 256)
 """The size of resized images, as Keras's default."""
 _KNOWN: Final = (
-    "penstock reads .npy, HDF5, Zarr, TFRecord, tar shards, Parquet, Arrow, ArrayRecord, MDS, Lance, images, films, "
-    "folders of these, and the ETL Character Database. Read another format with ps.from_source(a list).map(fn) or "
+    "penstock reads .npy, HDF5, AnnData, Zarr, netCDF, NIfTI, TFRecord, tar shards, Parquet, Arrow, JSON Lines, CSV, "
+    "text, ArrayRecord, MDS, Megatron, Lance, LeRobot, idx, CIFAR, images, sound, films, folders of these, and the ETL "
+    "Character Database. Read another format with ps.from_files(paths).map(fn), ps.from_source(a list).map(fn) or "
     "ps.from_generator(fn)."
 )
+_SOUND: Final = "a sound file, for penstock.audio"
 _FORMATS: Final = (  # the place of the first bytes, these bytes, a name, a constructor
     (0, b"\x93NUMPY", "a NumPy array", "from_npy"),
     (0, b"PAR1", "Parquet", "from_parquet"),
@@ -36,54 +38,49 @@ _FORMATS: Final = (  # the place of the first bytes, these bytes, a name, a cons
     (344, b"n+1\0", "a NIfTI volume", "from_nifti"),
     (4, b"n+2\0", "a NIfTI volume", "from_nifti"),
     (0, b"MMIDIDX\0\0", "an index of a corpus of Megatron", "from_megatron"),
-    (0, b"\0\0\x08\1", "an idx file, as of MNIST", "from_idx"),
-    (0, b"\0\0\x08\3", "an idx file, as of MNIST", "from_idx"),
     (0, b"\xff\xd8\xff", "a JPEG image", "from_image_files"),
     (0, b"\x89PNG", "a PNG image", "from_image_files"),
     (0, b"GIF8", "a GIF image", "from_image_files"),
     (0, b"BM", "a BMP image", "from_image_files"),
-    (8, b"WAVE", "a sound file, for penstock.audio", "from_files"),
-    (0, b"fLaC", "a sound file, for penstock.audio", "from_files"),
-    (0, b"OggS", "a sound file, for penstock.audio", "from_files"),
     (8, b"WEBP", "a WebP image", "from_image_files"),
+    (8, b"WAVE", _SOUND, "from_files"),
+    (8, b"AIFF", _SOUND, "from_files"),
+    (0, b".snd", _SOUND, "from_files"),
+    (0, b"fLaC", _SOUND, "from_files"),
+    (0, b"OggS", _SOUND, "from_files"),
+    (0, b"ID3", _SOUND, "from_files"),
+    (0, b"\xff\xfb", _SOUND, "from_files"),
     (4, b"ftyp", "a film, MP4 or MOV", "from_videos"),
     (0, b"\x1aE\xdf\xa3", "a film, Matroska or WebM", "from_videos"),
+    (8, b"AVI ", "a film, AVI", "from_videos"),
+    (0, b"FLV\1", "a film, FLV", "from_videos"),
+    (0, b"\0\0\1\xba", "a film, MPEG", "from_videos"),
 )
+_TEXTS: Final = {
+    ".jsonl": ("JSON Lines", "from_jsonl"),
+    ".ndjson": ("JSON Lines", "from_jsonl"),
+    ".csv": ("a table in CSV", "from_csv"),
+    ".txt": ("lines of text", "from_text"),
+}
+"""Formats that only the ending of a name tells apart, with or without `.gz` after it."""
 _REMEDIES: Final = (
-    (rb"PK\x03\x04", "an archive", "Save the arrays of an .npz by themselves, with np.save. "),
-    (rb"\s*[\[{]", "JSON", "A record a line: ps.from_source([json.loads(line) for line in open(path)]). "),
-    (rb"[\s\x20-\x7e]+$", "lines of text", "A table: ps.from_arrays of the columns that csv or pandas reads. "),
+    (rb"PK\x03\x04", "an archive", "Unpack it. "),
+    (rb"\s*[\[{]", "JSON", "A record a line: ps.from_jsonl(path). "),
+    (rb"[\s\x20-\x7e]+$", "lines of text", "A table: ps.from_csv(path). Lines: ps.from_text(path). "),
     (rb"", "binary data", "Numbers without a header: ps.from_arrays(np.memmap(path, dtype=..., mode='r')). "),
 )
 """Patterns of the first bytes of other files, a name, and a remedy. The first that matches is named."""
+_CIFAR: Final = (3073, 10), (3074, 20)
+"""The bytes of a record, and the classes that its first byte counts."""
 _MDS_INDEX: Final = "index.json"
 _RIEGELI: Final = b"\x83\xafp\xd1\r\x88J?"
 """How files of ArrayRecord begin."""
 _KERAS_SUFFIXES: Final = {".bmp", ".gif", ".jpeg", ".jpg", ".png"}
 _IMAGE_SUFFIXES: Final = _KERAS_SUFFIXES | {".webp", ".tif", ".tiff"}
-_MOST_LINES: Final = 30
+_SOUND_SUFFIXES: Final = {".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff"}
 _HEAD_NBYTES: Final = 4096
 _AHEAD: Final = 16 * 32
 """The elements that a loader announces at a time, in batches of 32."""
-
-
-@final
-@dataclass(frozen=True)
-class Found:
-    """The contents of a path or URL."""
-
-    what: str
-    """In words, with an article."""
-    code: str = ""
-    """The lines of Python that open it, after `import penstock as ps`."""
-    dataset: Dataset | None = None
-    """Single elements, without batches."""
-    problem: str = ""
-    """The reason why it cannot be opened, and the remedy."""
-    facts: dict[str, list[str]] = field(default_factory=dict)
-    """Other facts: a title, and lines."""
-    nbytes: int = 0
-    """The size of the recognised files."""
 
 
 def recognise(target: str) -> Found:
@@ -115,20 +112,6 @@ def pattern_of(url: str) -> str:
     return f"{url}*.{mode(ends)}"
 
 
-def _made(what: str, constructor: str, argument: Any, unseen: Mapping[str, Any] | None = None, **options: Any) -> Found:
-    """Calls a constructor of penstock. `unseen` are options that the printed code does not need."""
-    given = "".join(f", {name}={value!r}" for name, value in options.items()).replace("'", '"')
-    code = f"ds = ps.{constructor}({_quoted(argument)}{given})"
-    try:
-        return Found(what, code, getattr(penstock, constructor)(argument, **options, **(unseen or {})))
-    except (penstock.PenstockError, ImportError, OSError) as error:
-        return Found(what, code, problem=str(error))
-
-
-def _quoted(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
 def _files(target: str) -> Found:
     """Recognises the files of a path, pattern or URL, by the first bytes of the first of them."""
     files = find("inspect", target)
@@ -147,20 +130,34 @@ def _by_content(first: File, head: bytes, name: str, target: str) -> Found:
         return Found("an empty file", problem=f"{name} has 0 bytes. Its writing failed: write it again.")
     for offset, magic, what, constructor in _FORMATS:
         if head.startswith(magic, offset):
-            return _made(what, constructor, target)
+            return made(what, constructor, target)
     if head.startswith(b"\x1f\x8b") and first.name.endswith(".nii.gz"):
-        return _made("a NIfTI volume", "from_nifti", target)
+        return made("a NIfTI volume", "from_nifti", target)
     if head.startswith(b"\x89HDF\r\n\x1a\n") and first.is_local:
-        return _store("h5py", name)
+        return _stores.of_hdf5(name)
+    if re.match(rb"CDF[\1\2\5]", head) and first.is_local:
+        return _stores.of_netcdf(name)
+    if head.startswith(b"PK\3\4") and first.is_local and (found := _stores.of_npz(name)) is not None:
+        return found
+    if re.match(rb"\0\0[\x08\x09\x0b-\x0e][\1-\x08]", head):
+        return made("an idx file, as of MNIST", "from_idx", target)
     if (found := _tfrecord(first, target)) is not None:
         return found
     if head.startswith(_RIEGELI):
         return _records("ArrayRecord", "from_arrayrecord", target)
     if first.name == _MDS_INDEX and b'"shards"' in head:
-        return _made("an index of MosaicML Streaming's shards (MDS)", "from_mds", target)
+        return made("an index of MosaicML Streaming's shards (MDS)", "from_mds", target)
     if head.startswith(b'{"') and first.is_local:
         with suppress(penstock.SourceError):  # other JSON
             return _quarantine(name, quarantine_records(Path(name)))
+    if first.name.endswith(".bin"):
+        if os.path.exists(name.removesuffix(".bin") + ".idx"):
+            return made("a corpus of Megatron", "from_megatron", target)
+        if any(first.nbytes % size == 0 and head[0] < classes for size, classes in _CIFAR):
+            return made("CIFAR, the binary version", "from_cifar", target)
+    ending = os.path.splitext(first.name.lower().removesuffix(".gz"))[1]
+    if ending in _TEXTS:
+        return made(_TEXTS[ending][0], _TEXTS[ending][1], target)
     if re.match(r"(?i)ETL\d", first.name):
         folder = os.path.dirname(name)
         return Found(
@@ -200,65 +197,22 @@ def _tfrecord(file: File, target: str) -> Found | None:
 
 def _records(kind: str, constructor: str, target: str) -> Found:
     """Opens files of records, which may be Examples."""
-    found = _made(f"{kind}, of Examples", constructor, target, features="auto")
+    found = made(f"{kind}, of Examples", constructor, target, features="auto")
     with suppress(penstock.PenstockError):
         if found.dataset is None or found.dataset.element_spec:
             return found
-    return _made(f"{kind}, of records that are no Examples", constructor, target)
+    return made(f"{kind}, of records that are no Examples", constructor, target)
 
 
 def _quarantine(path: str, records: list[dict[str, Any]]) -> Found:
     kinds = Counter(f"{each['step']}: {each['exception']}" for each in records)
-    code = f'for each in ps.replay({_quoted(path)}, ds):  # the same ds\n    print(each.failure["index"], each.error)'
+    code = f'for each in ps.replay({quoted(path)}, ds):  # the same ds\n    print(each.failure["index"], each.error)'
     facts = {
         "failures": [f"{len(records):,}"],
         "by kind": [f"{count:,} x {kind}" for kind, count in kinds.most_common(10)],
         "the last": [" + ".join(source[2] for source in each["sources"]) for each in records[-3:]],
     }
     return Found("a quarantine file, of elements that a loader set aside", code, facts=facts)
-
-
-def _store(library: str, path: str) -> Found:
-    """Opens arrays of an HDF5 file or a Zarr store that belong together."""
-    what, extra = ("an HDF5 file", "hdf5") if library == "h5py" else ("a Zarr store", "zarr")
-    try:
-        if library == "h5py":
-            import h5py
-
-            store, code = h5py.File(path, "r"), f"h5py.File({_quoted(path)})"
-            names: list[str] = []
-            store.visit(names.append)
-            arrays = {f"/{name}": store[name] for name in names if isinstance(store[name], h5py.Dataset)}
-        else:
-            import zarr
-
-            store, code = zarr.open(path, mode="r"), f'zarr.open({_quoted(path)}, mode="r")'
-            members = {"": store} if isinstance(store, zarr.Array) else dict(sorted(store.members(max_depth=None)))
-            arrays = {f"/{name}" * bool(name): each for name, each in members.items() if isinstance(each, zarr.Array)}
-        return _arrays(what, arrays, f"import {library}\nstore = {code}")
-    except ImportError:
-        return Found(what, problem=f"Reading it needs {library}: pip install 'penstock[{extra}]'.")
-    except (OSError, ValueError, KeyError, RuntimeError, TypeError) as error:  # the libraries' errors for damaged files
-        return Found(what, problem=f"{path} cannot be opened. It is damaged or not complete: {error}")
-
-
-def _arrays(what: str, arrays: dict[str, Any], code: str) -> Found:
-    """Opens the largest array of a store, with the arrays beside it that have as many rows."""
-    width = max(map(len, arrays), default=0)
-    lines = [f"{name:<{width}}  {array.shape} {array.dtype}" for name, array in arrays.items()]
-    facts = {"arrays": lines[:_MOST_LINES] + ["..."] * (len(lines) > _MOST_LINES)}
-    rows = {name: each for name, each in arrays.items() if each.shape and each.size and not each.dtype.hasobject}
-    if not rows:
-        return Found(what, problem="It holds no array of numbers with rows, so it has no elements.", facts=facts)
-    largest = max(rows, key=lambda name: rows[name].size * rows[name].dtype.itemsize)
-    folder, count = largest.rpartition("/")[0], rows[largest].shape[0]
-    chosen = [name for name, each in rows.items() if name.rpartition("/")[0] == folder and each.shape[0] == count]
-    parts = {name.rpartition("/")[2]: f"store[{_quoted(name)}]" if name else "store" for name in chosen}
-    text = "{" + ", ".join(f"{_quoted(name)}: {part}" for name, part in parts.items()) + "}"
-    tree = {name.rpartition("/")[2]: rows[name] for name in chosen}
-    if len(chosen) == 1:
-        (text,), (tree,) = parts.values(), tree.values()
-    return Found(what, f"{code}\nds = ps.from_arrays({text})", penstock.from_arrays(tree), facts=facts)
 
 
 def _folder(path: Path) -> Found:
@@ -269,26 +223,33 @@ def _folder(path: Path) -> Found:
 def _by_files(path: Path, every: list[Path]) -> Found:
     here = {each.name for each in every if each.parent == path}
     if {"zarr.json", ".zarray", ".zgroup"} & here:
-        return _store("zarr", str(path))
+        return _stores.of_zarr(str(path))
+    if (path / "meta" / "info.json").exists():
+        return made("a folder of LeRobot", "from_lerobot", str(path))
     is_kept = (each for each in every if each.name == "cache.json" and path in (each.parent, each.parent.parent))
     if kept := next((each.parent.parent for each in is_kept), None):
-        code = f"ds = ds.cache({_quoted(str(kept))})  # the same ds, or ds.materialize(...)"
+        code = f"ds = ds.cache({quoted(str(kept))})  # the same ds, or ds.materialize(...)"
         return Found("a cache of penstock, of elements that were kept", code)
     if any(each.parent == path / "_versions" and each.suffix == ".manifest" for each in every):
-        return _made("a Lance dataset", "from_lance", str(path))
+        return made("a Lance dataset", "from_lance", str(path))
     if _MDS_INDEX in here and b'"shards"' in find("inspect", str(path / _MDS_INDEX))[0].head(_HEAD_NBYTES):
-        return _made("a folder of MosaicML Streaming (MDS)", "from_mds", str(path))
+        return made("a folder of MosaicML Streaming (MDS)", "from_mds", str(path))
     if any(re.match(r"(?i)ETL\d", each.name) for each in every):
-        return _made("the ETL Character Database", "from_etlcdb", str(path))
+        return made("the ETL Character Database", "from_etlcdb", str(path))
     images = [each for each in every if each.suffix.lower() in _IMAGE_SUFFIXES]
     if len(images) * 2 > len(every):
         return _images(path, images)
+    sounds = [each for each in every if each.suffix.lower() in _SOUND_SUFFIXES]
+    if len(sounds) * 2 > len(every):
+        return _sounds(path, sounds)
+    if any(each.suffix == ".idx" and each.with_suffix(".bin") in every for each in every if each.parent == path):
+        return made("a folder of corpora of Megatron", "from_megatron", str(path / "*.bin"))
     shown = sorted(name for name in here if not name.startswith("."))
     suffix = mode(os.path.splitext(name)[1] for name in shown) if shown else ""
     alike = [name for name in shown if os.path.splitext(name)[1] == suffix]
     if suffix == ".npy" and len(alike) > 1:
         tree = {name.removesuffix(".npy"): str(path / name) for name in alike}
-        return _made(f"{len(alike):,} NumPy arrays with as many rows", "from_npy", tree)
+        return made(f"{len(alike):,} NumPy arrays with as many rows", "from_npy", tree)
     if len(alike) * 2 > len(shown):
         found = _files(str(path / (f"*{suffix}" if len(alike) > 1 else alike[0])))
         if found.dataset is not None and not found.facts:
@@ -301,6 +262,19 @@ def _by_files(path: Path, every: list[Path]) -> Found:
     )
 
 
+def _sounds(path: Path, sounds: list[Path]) -> Found:
+    """Opens a folder of sound files, or of such folders, which are classes."""
+    suffix = mode(each.suffix for each in sounds)
+    if all(each.parent.parent == path for each in sounds):
+        found = made(
+            "a folder of sound in a folder a class", "from_files", str(path / f"*/*{suffix}"), labels="inferred"
+        )
+    else:
+        found = made("a folder of sound", "from_files", str(path / f"**/*{suffix}"))
+    found.facts["files"] = [f"{len(sounds):,}, for penstock.audio"]
+    return found
+
+
 def _images(path: Path, images: list[Path]) -> Found:
     """Opens a folder of images as Keras does. Its folders are the classes, unless it holds images itself."""
     counts = Counter(each.relative_to(path).parts[0] for each in sorted(images))
@@ -310,7 +284,7 @@ def _images(path: Path, images: list[Path]) -> Found:
         options["extensions"] = tuple(sorted(suffixes))
     unseen = {"batch_size": None, "shuffle": False, "verbose": False}
     what = "a folder of images" + ("" if options.get("labels", 0) is None else " in a folder a class")
-    found = _made(what, "image_dataset_from_directory", str(path), unseen, image_size=IMAGE_SIZE, **options)
+    found = made(what, "image_dataset_from_directory", str(path), unseen, image_size=IMAGE_SIZE, **options)
     found.facts["images"] = [f"{len(images):,}"]
     if "labels" not in options:
         shown = ", ".join(f"{name} {count:,}" for name, count in list(counts.items())[:10])

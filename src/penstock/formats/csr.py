@@ -13,7 +13,6 @@ import numpy as np
 
 from penstock._constructors import _array_source as source_of_array, concatenate, zip as zip_of
 from penstock._dataset import Dataset
-from penstock.base._arguments import needs
 from penstock.base._errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -27,6 +26,7 @@ from penstock.base._errors import (
 from penstock.base._files import open_file
 from penstock.base._positions import require_order
 from penstock.base._spec import ArraySpec
+from penstock.formats import h5ad
 from penstock.plan._source import Source
 from penstock.plan._source_node import SourceNode
 from penstock.sources.arrays import ArraySource
@@ -242,9 +242,9 @@ def of_group(group: Any, dense: bool) -> SparseSource:
             "adata.X = scipy.sparse.csr_matrix(adata.X); adata.write(path)."
         )
     if "h5py" in sys.modules and hasattr(group, "file"):
-        from penstock.formats import h5ad
+        from penstock.formats import _hdf5store
 
-        h5ad.require_own(group, _PARTS)  # before they are opened
+        _hdf5store.require_own(group, _PARTS)  # before they are opened
     missing = [part for part in _PARTS if part not in group]
     shape = group.attrs.get("shape", group.attrs.get("h5sparse_shape"))
     if missing or shape is None:
@@ -272,7 +272,7 @@ def from_h5ad(
     layer: str | None = None,
     dense: bool = True,
 ) -> Dataset:
-    """Makes a dataset of the cells in files of AnnData (`.h5ad`). AnnData is not needed.
+    """Makes a dataset of the cells in files of AnnData: `.h5ad`, or stores of Zarr. AnnData is not needed.
 
     An element is the row of a cell in `X`, as by `from_csr`; where `X` is an array, its row. With `obs` it is a dict:
     the row is `"X"`, and each column of `obs` has its name. A categorical column is a number, int32, a place in
@@ -281,18 +281,18 @@ def from_h5ad(
     Several files are one dataset, one after the other. They have the same genes in the same order. Categories are those
     of all files, each once, in the order in which files name them.
 
-    Random access, order, memory: as `from_csr`. AnnData writes chunks without compression, so the copy engine reads
-    rows from the file in place. Each process opens it for itself.
+    Random access, order, memory: as `from_csr`. AnnData writes `.h5ad` without compression, so the copy engine reads
+    rows from the file in place. Its chunks in Zarr are compressed. Each process opens the file for itself.
 
     Args:
-        path: A path on this machine, or several; or a backed AnnData, `anndata.read_h5ad(path, backed="r")`, whose file
-            is read, with the columns that it has there.
+        path: A path on this machine, or several; of Zarr, a folder, a `.zip` or a URL; or a backed AnnData,
+            `anndata.read_h5ad(path, backed="r")`, whose file is read, with the columns that it has there.
         obs: The columns of `obs` to read, as a list; None for no dict.
         layer: A layer in place of `X`.
         dense: As for `from_csr`.
 
     Raises:
-        ImportError: `h5py` is missing (extra `hdf5`).
+        ImportError: `h5py` or `zarr` is missing (extras `hdf5`, `zarr`).
         ArgumentError: There is no such column or layer, or files have other genes; or an AnnData is in memory, or a
             part of its file.
         ArgumentTypeError: The path or names are no text, or `dense=False` and the matrix is an array.
@@ -318,17 +318,15 @@ def from_h5ad(
         raise ArgumentTypeError(f"from_h5ad(obs=) has the names of columns, as text, got {columns!r:.200}.")
     if columns is not None and "X" in columns:
         raise ArgumentError("from_h5ad(obs=): 'X' is the name of the cell's row. Read that column by from_hdf5().")
-    with needs("from_h5ad", "hdf5"):
-        from penstock.formats import h5ad
     files: list[dict[str, Source]] = []
     first = None
     for each in paths:
-        with h5ad.opened(each) as file:
-            matrix = h5ad.cells(file, each, "X" if layer is None else f"layers/{layer}", dense)
+        with h5ad.opened(each) as store:
+            matrix = h5ad.cells(store, "X" if layer is None else f"layers/{layer}", dense)
             cells = matrix if isinstance(matrix, Source) else of_group(matrix, dense)
-            files.append({"X": cells} | {name: h5ad.column(file, each, name) for name in columns or ()})
+            files.append({"X": cells} | {name: h5ad.column(store, name) for name in columns or ()})
             if len(paths) > 1:
-                first = h5ad.same_genes(h5ad.genes(file, each, cells), first)
+                first = h5ad.same_genes(h5ad.genes(store, cells), first)
     whole = {}
     for name in files[0]:
         parts = h5ad.of_one_list([each[name] for each in files])

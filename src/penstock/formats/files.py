@@ -15,7 +15,7 @@ import numpy.typing as npt
 from penstock._dataset import Dataset
 from penstock._image_labels import named_labels
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError
-from penstock.base._printable import printable
+from penstock.base._printable import printable, without_secrets
 from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
 from penstock.plan._source import Read
@@ -157,7 +157,8 @@ class OpenFilesSource(OpenWholeFiles):
             if labels:
                 source.labels.read_into(read.indices, labels[0], rows)
             for row, index, data in zip(rows.tolist(), read.indices.tolist(), self.contents(read.indices), strict=True):
-                paths[row] = printable(_absolute(source.files, source.describe(index)))
+                path = _absolute(source.files, source.describe(index))
+                paths[row] = without_secrets(path) if source.is_remote else path
                 contents[row] = data
 
     def _memory(self, nbytes: int, index: int) -> Bytes:
@@ -193,12 +194,13 @@ def _by_path(files: FileList, labels: Mapping[Any, Any], name: str = "from_files
             missing.append(path)
             continue
         if (other := owners.setdefault(key, path)) != path:
-            raise ArgumentError(f"{name} has one label, of {key!r}, for {other} and {path}. Name their folders too.")
+            both = f"{printable(other)} and {printable(path)}"
+            raise ArgumentError(f"{name} has one label, of {key!r}, for {both}. Name their folders too.")
         values.append(of[key])
     if missing:
         shown = f"It has paths such as {next(iter(of))!r}, which" if of else "It is empty. Its paths"
         raise ArgumentError(
-            f"{name} has no label for {len(missing):,} of {len(files):,} files, such as {missing[0]}. "
+            f"{name} has no label for {len(missing):,} of {len(files):,} files, such as {printable(missing[0])}. "
             f"{shown} are whole paths, or their ends from a folder or the name on."
         )
     return values

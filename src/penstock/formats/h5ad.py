@@ -1,84 +1,128 @@
-"""Files of AnnData (`.h5ad`): the matrix of cells, and columns of their table."""
+"""Files of AnnData (`.h5ad`) and its stores of Zarr: the matrix of cells, and columns of their table."""
 
+import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.base._arguments import needs
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, SpecError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
 from penstock.memory._rows import Indices
 from penstock.plan._source import Source
-from penstock.sources import hdf5
-from penstock.sources._hdf5files import require_inside
-from penstock.sources.hdf5 import opened as opened
+from penstock.sources._remote import is_remote
 from penstock.sources.sparse import SparseSource, in_place, read_all
 
 
-def require_own(group: Any, names: Sequence[str]) -> None:
-    """Refuses parts of an open group whose values are in a file outside of the folder of its file.
+class Store(Protocol):
+    """An open file or store: groups and arrays, by their paths in it."""
+
+    path: str
+
+    def get(self, name: str) -> Any:
+        """A group or an array; None if there is none."""
+
+    def is_array(self, item: Any) -> bool:
+        """Whether it is an array."""
+
+    def source(self, name: str) -> Source:
+        """The rows of an array."""
+
+
+def is_zarr(path: str) -> bool:
+    """Whether a path is that of a store of Zarr: a folder, an archive, or a URL."""
+    return is_remote(path) or os.path.isdir(path) or path.endswith(".zip")
+
+
+def opened(path: str) -> AbstractContextManager[Store]:
+    """Opens a file or a store for a look.
 
     Raises:
-        SourceError: They are.
+        ImportError: Its library is missing.
+        SourceError: It is missing, or none, or damaged.
     """
-    for name in names:
-        require_inside(group.file, f"{group.name}/{name}", None)
+    if is_zarr(path):
+        with needs("from_h5ad", "zarr"):
+            from penstock.formats.zarr import ZarrStore
+        return ZarrStore.opened(path)
+    with needs("from_h5ad", "hdf5"):
+        from penstock.formats._hdf5store import Hdf5Store
+    return Hdf5Store.opened(path)
 
 
-def cells(file: Any, path: str, name: str, dense: bool) -> Any:
+def cells(store: Store, name: str, dense: bool) -> Any:
     """The matrix: the open group of a sparse one, or the source of an array."""
-    require_inside(file, name, None)
-    if name not in file:
-        layers = list(file["layers"]) if "layers" in file else []
+    matrix = store.get(name)
+    if matrix is None:
+        layers = list(store.get("layers") or ())
         if name != "X":
-            raise ArgumentError(f"from_h5ad(): {path} has no {name}. It has the layers {layers}.")
-        raise SourceError(f"{path} has no X, so it is no file of AnnData, or one without a matrix. Layers: {layers}.")
-    matrix = file[name]
-    if not hdf5.is_dataset(matrix):
+            raise ArgumentError(f"from_h5ad(): {store.path} has no {name}. It has the layers {layers}.")
+        raise SourceError(
+            f"{store.path} has no X, so it is no file of AnnData, or one without a matrix. Layers: {layers}."
+        )
+    if not store.is_array(matrix):
         return matrix
     if not dense:
-        raise ArgumentTypeError(f"from_h5ad(dense=False): {name} of {path} is an array, and not sparse.")
-    return hdf5.selected(file, path, name)[name]
+        raise ArgumentTypeError(f"from_h5ad(dense=False): {name} of {store.path} is an array, and not sparse.")
+    return store.source(name)
 
 
-def column(file: Any, path: str, name: str) -> Source:
-    """A column of the table of cells."""
-    require_inside(file, f"obs/{name}", None)
-    table = file.get("obs")
-    if table is None or hdf5.is_dataset(table):
+def columns(store: Store) -> list[str]:
+    """The names of the columns of the table of cells, without its index.
+
+    Raises:
+        SourceError: There is no table.
+    """
+    table = store.get("obs")
+    if table is None or store.is_array(table):
         raise SourceError(
-            f"{path} has no group obs, as AnnData writes since version 0.7. Write it again: "
+            f"{store.path} has no group obs, as AnnData writes since version 0.7. Write it again: "
             "anndata.read_h5ad(path).write(path)."
         )
-    if name not in table:
-        raise ArgumentError(f"from_h5ad(): {path} has no column {name!r} in obs. It has {list(table)}.")
-    column, inside = table[name], f"obs/{name}"
-    if hdf5.is_dataset(column):
-        found = hdf5.selected(file, path, inside)[inside]
-        return in_place(found) or found
-    form = column.attrs.get("encoding-type")
+    order = [str(name) for name in table.attrs.get("column-order", ())]
+    names = dict.fromkeys(name for name in (*order, *table) if name in table)
+    return [name for name in names if name != table.attrs.get("_index")]
+
+
+def column(store: Store, name: str) -> Source:
+    """A column of the table of cells."""
+    inside = f"obs/{name}"
+    names, found = columns(store), store.get(inside)
+    if found is None:
+        raise ArgumentError(f"from_h5ad(): {store.path} has no column {name!r} in obs. It has {names}.")
+    if store.is_array(found):
+        values = store.source(inside)
+        return in_place(values) or values
+    form = found.attrs.get("encoding-type")
     if form not in ("categorical", b"categorical"):
-        own = [f"{inside}/{each}" for each in ("values", "mask")]
-        for each in own:
-            require_inside(file, each, None)
-        if all(each in file and hdf5.is_dataset(file[each]) for each in own):
-            values, mask = (hdf5.selected(file, path, each)[each] for each in own)
+        own = [f"{inside}/values", f"{inside}/mask"]
+        if all(each is not None and store.is_array(each) for each in map(store.get, own)):
+            values, mask = map(store.source, own)
             if len(mask) == len(values) and not read_all(mask).any():
                 return in_place(values) or values
         filled = ".fillna('').astype(object)" if "string" in str(form) else ".fillna(0).astype('int64')"
         raise SpecError(
-            f"{inside} in {path} is {form!r:.60} with missing values, which have no number here. Fill them and write "
-            f"the file again: adata.obs[{name!r}] = adata.obs[{name!r}]{filled}."
+            f"{inside} in {store.path} is {form!r:.60} with missing values, which have no number here. Fill them and "
+            f"write the file again: adata.obs[{name!r}] = adata.obs[{name!r}]{filled}."
         )
     words = f"{inside}/categories"
-    require_inside(file, words, None)
-    if words in file and not hdf5.is_dataset(file[words]):  # text that could be missing, as pandas 3 has it
+    kept = store.get(words)
+    if kept is not None and not store.is_array(kept):  # text that could be missing, as pandas 3 has it
         words += "/values"
-    found, names = (hdf5.selected(file, path, each)[each] for each in (f"{inside}/codes", words))
-    return CategorySource(found, names)
+    codes, texts = (_required(store, each) for each in (f"{inside}/codes", words))
+    return CategorySource(codes, texts)
+
+
+def _required(store: Store, name: str) -> Source:
+    found = store.get(name)
+    if found is None or not store.is_array(found):
+        raise SourceError(f"{store.path} has no array {name}. It is damaged, or was not written to its end.")
+    return store.source(name)
 
 
 class Genes(NamedTuple):
@@ -90,17 +134,16 @@ class Genes(NamedTuple):
     """None if the file does not name them."""
 
 
-def genes(file: Any, path: str, cells: Source) -> Genes:
+def genes(store: Store, cells: Source) -> Genes:
     """The columns of the matrix in an open file."""
     (count,) = cells.shape[1:] if isinstance(cells, SparseSource) else Spec.of(cells.element_spec).leaves[0].shape
-    require_inside(file, "var", None)
-    table = file.get("var")
-    index = None if table is None or hdf5.is_dataset(table) else table.attrs.get("_index")
-    if not isinstance(index, str) or index not in table:
-        return Genes(path, count or 0, None)
-    require_inside(file, f"var/{index}", None)
-    inside = f"var/{index}" if hdf5.is_dataset(table[index]) else f"var/{index}/values"
-    return Genes(path, count or 0, read_all(hdf5.selected(file, path, inside)[inside]).tolist())
+    table = store.get("var")
+    index = None if table is None or store.is_array(table) else table.attrs.get("_index")
+    kept = store.get(f"var/{index}") if isinstance(index, str) else None
+    if kept is None:
+        return Genes(store.path, count or 0, None)
+    inside = f"var/{index}" if store.is_array(kept) else f"var/{index}/values"
+    return Genes(store.path, count or 0, read_all(_required(store, inside)).tolist())
 
 
 def same_genes(ours: Genes, first: Genes | None) -> Genes:
@@ -178,8 +221,8 @@ class CategorySource(Source):
 
     @property
     def kept_nbytes(self) -> int:
-        """The numbers."""
-        return 4 * len(self)
+        """The numbers, and a chunk of those that are read."""
+        return 4 * len(self) + max(self.codes.kept_nbytes, self.words.kept_nbytes)
 
     @cached_property
     def _numbers(self) -> npt.NDArray[np.int32]:

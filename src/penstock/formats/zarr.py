@@ -1,8 +1,9 @@
 """The arrays of a Zarr store, by their paths in it."""
 
 import os
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, final
 
 import zarr
 from zarr.storage import LocalStore, ZipStore
@@ -12,7 +13,7 @@ from penstock.base._files import require_file
 from penstock.base._tree import Tree
 from penstock.sources._remote import is_remote
 from penstock.sources.arrays import require_rows
-from penstock.sources.zarr import ZarrSource, is_text
+from penstock.sources.zarr import ZarrSource, is_array, is_text
 
 
 def selected(path: Any, names: str | Iterable[str] | None, storage_options: dict[str, Any] | None) -> Tree:
@@ -23,11 +24,11 @@ def selected(path: Any, names: str | Iterable[str] | None, storage_options: dict
         ArgumentTypeError: The path or names are no text.
         SourceError: There is no store, or it is damaged.
     """
-    store, name = _opened(path, storage_options)
+    store, name = opened(path, storage_options)
     if isinstance(store, zarr.Array):
         if names is not None:
             raise ArgumentError(f"from_zarr(names=...) chooses arrays of a group, and {name} is one array.")
-        return _source(store, name)
+        return source_of(store, name)
     try:
         found = {key: each for key, each in sorted(store.members(max_depth=None)) if isinstance(each, zarr.Array)}
     except Exception as error:  # stores and codecs raise exceptions of any type
@@ -43,7 +44,7 @@ def selected(path: Any, names: str | Iterable[str] | None, storage_options: dict
             inner = [other for other in found if other.startswith(f"{key}/")]
             fact = f"is a group, with {inner}" if inner else f"is no array in it; it has {list(found)}"
             raise ArgumentError(f"from_zarr(): {name} was asked for {each!r}, which {fact}.")
-        sources[each] = _source(found[key], f"{name}/{key}")
+        sources[each] = source_of(found[key], f"{name}/{key}")
     if len({len(each) for each in sources.values()}) > 1:
         counts = ", ".join(f"{key!r}: {len(each):,}" for key, each in sources.items())
         raise ArgumentError(
@@ -53,8 +54,13 @@ def selected(path: Any, names: str | Iterable[str] | None, storage_options: dict
     return sources[names] if isinstance(names, str) else sources
 
 
-def _opened(path: Any, storage_options: dict[str, Any] | None) -> tuple[Any, str]:
-    """The group or array, and its name in messages."""
+def opened(path: Any, storage_options: dict[str, Any] | None) -> tuple[Any, str]:
+    """The open group or array, and its name in messages.
+
+    Raises:
+        ArgumentTypeError: The path is no text.
+        SourceError: There is no store, or it is damaged.
+    """
     if isinstance(path, (zarr.Group, zarr.Array)):
         return path, f"{path.store}/{path.path}".rstrip("/")
     if not isinstance(path, (str, os.PathLike)):
@@ -77,7 +83,14 @@ def _opened(path: Any, storage_options: dict[str, Any] | None) -> tuple[Any, str
         ) from error
 
 
-def _source(array: Any, name: str) -> ZarrSource:
+def source_of(array: Any, name: str) -> ZarrSource:
+    """The rows of an array.
+
+    Raises:
+        ArgumentTypeError: It has no first axis.
+        SourceError: It is damaged, or its chunks are pickles.
+        SpecError: Values have no fixed size, and are no text.
+    """
     try:
         require_rows(array, array, "", is_text=is_text(array))
         return ZarrSource(array)
@@ -86,3 +99,41 @@ def _source(array: Any, name: str) -> ZarrSource:
         raise
     except Exception as error:  # metadata that zarr accepts, and no array can have
         raise SourceError(f"{name} cannot be read: {error}. It is damaged; write it again.") from error
+
+
+@final
+class ZarrStore:
+    """An open group as `h5ad.Store`."""
+
+    def __init__(self, group: Any, path: str) -> None:
+        self.path, self._group = path, group
+
+    @classmethod
+    @contextmanager
+    def opened(cls, path: str) -> Iterator["ZarrStore"]:
+        """Opens a store for a look.
+
+        Raises:
+            SourceError: It is missing, or none, or damaged.
+        """
+        group, name = opened(path, None)
+        try:
+            if isinstance(group, zarr.Array):
+                raise SourceError(f"{name} is an array, and AnnData writes a group.")
+            yield cls(group, name)
+        except PenstockError:
+            raise
+        except Exception as error:  # stores and codecs raise exceptions of any type
+            raise SourceError(f"{name} cannot be read: {error}. It is damaged; write it again.") from error
+
+    def get(self, name: str) -> Any:
+        """A group or an array; None if there is none."""
+        return self._group.get(name)
+
+    def is_array(self, item: Any) -> bool:
+        """Whether it is an array."""
+        return is_array(item)
+
+    def source(self, name: str) -> ZarrSource:
+        """The rows of an array."""
+        return source_of(self._group[name], f"{self.path}/{name}")

@@ -243,7 +243,7 @@ class OpenWholeFiles:
             ) from error
 
     def _named(self, index: int) -> str:
-        return f"{self._source.describe(index)} (element {index})"
+        return f"{printable(self._source.describe(index))} (element {index})"
 
     def _require_room(self, index: int, nbytes: int) -> None:
         """Refuses a file before memory is taken for it."""

@@ -79,6 +79,11 @@ def selected(
     file.visititems(lambda name, item: found.append(name) if isinstance(item, h5py.Dataset) else None)
     if not found and names is None:
         raise SourceError(f"{path} has no arrays.")
+    if strange := [name for name in found if not isinstance(name, str)]:
+        raise SourceError(
+            f"{path} has an array with the name {strange[0]!r:.80}, which is no text in UTF-8. It is damaged, or was "
+            "written in another encoding: write it again."
+        )
     wanted = found if names is None else [names] if isinstance(names, str) else list(names)
     sources = {}
     for name in wanted:
