@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -204,6 +205,19 @@ def test_rows_without_zeros_make_padded_and_csr_batches():
     assert np.array_equal(np.cumsum([0, *is_there.sum(axis=1)]), csr().indptr)
     assert np.array_equal(batch["indices"][is_there], csr().indices)
     assert np.array_equal(batch["values"][is_there], csr().data)
+
+
+@pytest.mark.framework
+def test_batches_are_sparse_tensors_of_tensorflow_by_the_code_of_the_page():
+    import tensorflow as tf
+
+    page = (Path(__file__).parents[2] / "docs/how-to/sparse.md").read_text()
+    code = page[page.index("def as_sparse") :].partition("```")[0].replace("2_000", str(COLUMNS))
+    names = {"tf": tf}
+    exec(code, names)
+    rows = ps.zip({"X": ps.from_csr(csr(), dense=False), "kind": ps.range(ROWS)}).shuffle(seed=1).csr_batch(5)
+    for x, kind in rows.to_tf().map(names["as_sparse"]):
+        assert np.array_equal(tf.sparse.to_dense(x), DENSE[kind])
 
 
 def test_windows_of_rows_are_the_rows():

@@ -158,6 +158,27 @@ def test_text_of_any_size_is_read_as_text(tmp_path):
         assert next(iter(loader))["x"].tolist() == ["a", "bcdé"]
 
 
+@pytest.mark.parametrize("chunks", [None, (2,)])
+def test_text_that_would_be_longer_than_its_file_is_refused_before_memory_is_taken(tmp_path, chunks):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        data = file.create_dataset("x", data=["one", "two", "three"], chunks=chunks, dtype=h5py.string_dtype())
+        chunk = data.id.get_chunk_info_by_coord((2,)).byte_offset if chunks else data.id.get_offset() + 32
+    assert list(ps.from_hdf5(path, "x")) == ["one", "two", "three"]
+    content = bytearray(path.read_bytes())
+    content[chunk : chunk + 4] = (1 << 30).to_bytes(4, "little")
+    path.write_bytes(content)
+    with pytest.raises(ps.SourceError, match=r"a\.h5/x.*row 2 .*a text in it has 1,073,741,824 bytes, and the file"):
+        ps.from_hdf5(path, "x")[2]
+
+
+def test_names_that_are_no_text_are_refused_with_the_file(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file[b"\xff"] = [1]
+    with pytest.raises(ps.SourceError, match=r"a\.h5 has an array with the name .*which is no text in UTF-8"):
+        ps.from_hdf5(tmp_path / "a.h5")
+
+
 def test_text_that_is_not_utf_8_is_named(tmp_path):
     with h5py.File(tmp_path / "ds.h5", "w") as file:
         file.create_dataset("x", data=[b"a", b"caf\xe9"], dtype=h5py.string_dtype())

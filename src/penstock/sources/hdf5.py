@@ -35,6 +35,8 @@ from penstock.sources.npy import StridedFile
 
 _CHECKSUM_NBYTES: Final = 4
 """Of the filter fletcher32, at the end of a stored chunk."""
+_REFERENCE_NBYTES: Final = 16
+"""A row of text: its length, 4 bytes, and its place."""
 
 
 @contextmanager
@@ -238,6 +240,8 @@ class OpenHdf5Source:
             try:
                 if data.fletcher32:
                     _require_checksums(data, first, last)
+                if data.dtype.hasobject:
+                    _require_lengths(data, first, last)
                 rows = data[first : last + 1]
             except Exception as error:  # what h5py raises for damage has many types
                 raise SourceError(f"{self._source.describe(first)} to row {last} cannot be read: {error}") from error
@@ -310,12 +314,48 @@ def _require_checksums(data: Any, first: int, last: int) -> None:
     plan = data.id.get_create_plist()
     if plan.get_filter(plan.get_nfilters() - 1)[0] != h5py.h5z.FILTER_FLETCHER32:
         return
+    for place, chunk in _chunks(data, first, last):
+        if chunk.size < _CHECKSUM_NBYTES:
+            raise ValueError(f"its chunk at {place} has {chunk.size} bytes, too few for its checksum (fletcher32)")
+
+
+def _require_lengths(data: Any, first: int, last: int) -> None:
+    """Refuses text that would be longer than its file, before HDF5 takes memory for it.
+
+    A text lies elsewhere in the file; in its row are its length, in 4 bytes, and its place. Rows in compressed chunks
+    are not looked at.
+
+    Raises:
+        ValueError: One is.
+    """
+    file = data.file
+    if data.is_virtual or data.external or data.id.get_create_plist().get_nfilters():
+        return
+    if file.userblock_size or file.id.get_create_plist().get_sizes() != (8, 8):
+        return  # no writer that is known to us
+    start, width = data.id.get_offset(), _REFERENCE_NBYTES * math.prod(data.shape[1:])
+    with open(file.filename, "rb") as raw:
+        most = os.fstat(raw.fileno()).st_size
+        if data.chunks:
+            parts = [(chunk.byte_offset, chunk.size) for _, chunk in _chunks(data, first, last)]
+        else:
+            parts = [] if start is None else [(start + first * width, (last + 1 - first) * width)]
+        for place, nbytes in parts:
+            found = os.pread(raw.fileno(), min(nbytes, most), place)
+            count = len(found) // _REFERENCE_NBYTES
+            lengths = np.frombuffer(found, "<u4", 4 * count).reshape(count, 4)[:, 0]
+            if (lengths > most).any():
+                raise ValueError(f"a text in it has {lengths.max():,} bytes, and the file {most:,}: it is damaged")
+
+
+def _chunks(data: Any, first: int, last: int) -> Iterator[tuple[tuple[int, ...], Any]]:
+    """Yields the chunks of rows that are there: the place of each in the array, and where it lies."""
     starts = [range(0, size, step) for size, step in zip(data.shape, data.chunks, strict=True)]
     starts[0] = range(first // data.chunks[0] * data.chunks[0], last + 1, data.chunks[0])
     for place in itertools.product(*starts):
         chunk = data.id.get_chunk_info_by_coord(place)
-        if chunk.byte_offset is not None and chunk.size < _CHECKSUM_NBYTES:
-            raise ValueError(f"its chunk at {place} has {chunk.size} bytes, too few for its checksum (fletcher32)")
+        if chunk.byte_offset is not None:
+            yield place, chunk
 
 
 def from_dataset(data: Any, *, is_checked: bool = False) -> Hdf5Source:

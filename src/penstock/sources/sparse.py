@@ -26,7 +26,7 @@ from penstock.base._files import open_file
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
 from penstock.memory._budget import not_given
-from penstock.memory._rows import Indices, pieces
+from penstock.memory._rows import Indices, pieces, positions_of
 from penstock.plan._source import Read, Source, open_source
 from penstock.sources._mapped import mapping_options
 from penstock.sources.arrays import ArraySource, copies_of
@@ -363,6 +363,7 @@ class OpenSpans:
     def __init__(self, source: SparseSource) -> None:
         self._source = source
         self._rows = source.rows_in_place
+        self._in_place = None if self._rows is None else OpenRows(source, self._rows)
         self._numbers = source.indices, source.values
         self._vectors = [] if self._rows is not None else [open_source(each.source) for each in self._numbers]
         self._files: dict[str, BinaryIO] = {}
@@ -382,12 +383,13 @@ class OpenSpans:
                     self._scatter(read, rows, ends, columns, values)
                     continue
                 self._require_once(read.indices[rows.start : rows.stop], ends, columns)
-                places = read.rows if not isinstance(read.rows, slice) else range(*read.rows.indices(1 << 62))
-                both = [each.astype(each.dtype.newbyteorder("="), copy=False) for each in (columns, values)]
-                for number, row in enumerate(rows):
-                    for out, found in zip(read.arrays, both, strict=True):
-                        span = found[int(ends[number]) : int(ends[number + 1])]
-                        out[places[row]] = span if read.may_borrow else span.copy()
+                places = positions_of(read.rows, len(read.arrays[0]))[rows.start : rows.stop].tolist()
+                spans = list(zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True))
+                for out, found in zip(read.arrays, (columns, values), strict=True):
+                    native_order = found.astype(found.dtype.newbyteorder("="), copy=False)
+                    for place, (begin, end) in zip(places, spans, strict=True):
+                        span = native_order[begin:end]
+                        out[place] = span if read.may_borrow else span.copy()
 
     def _require_once(self, indices: Indices, ends: Indices, columns: npt.NDArray[Any]) -> None:
         """Refuses columns that the matrix has not, and those that come twice; `_scatter` leaves it to the engine."""
@@ -424,28 +426,24 @@ class OpenSpans:
 
     def _copy(self, vector: Numbers, rows: Indices, starts: Indices, ends: Indices, out: npt.NDArray[Any]) -> None:
         """Copies spans of a vector that lies in memory or in a file."""
-        spans = zip(rows.tolist(), starts.tolist(), ends[:-1].tolist(), ends[1:].tolist(), strict=True)
         if vector.array is not None:
-            for _, start, begin, end in spans:
+            for start, begin, end in zip(starts.tolist(), ends[:-1].tolist(), ends[1:].tolist(), strict=True):
                 out[begin:end] = vector.array[start : start + end - begin]
             return
         assert vector.file is not None
         handle = vector.file[0]
-        file, memory, item = self._opened(handle, int(rows[0])), out.view(np.uint8).data, vector.dtype.itemsize
-        for row, start, begin, end in spans:
-            for place, nbytes in _places_of(vector, start, start + end - begin):
-                self._read(handle, file, row, place, memory[begin * item : begin * item + nbytes])
-                begin += nbytes // item
-
-    def _read(self, handle: StridedFile, file: BinaryIO, row: int, place: int, out: memoryview) -> None:
-        while len(out):
-            try:
-                got = os.preadv(file.fileno(), [out], place)
-            except (OSError, ValueError) as error:  # ValueError: it was closed
-                raise self._source.fault(row, f"{error}.") from error
-            if not got:
-                raise handle.is_shorter(row, os.fstat(file.fileno()).st_size)
-            out, place = out[got:], place + got
+        file = self._opened(handle, int(rows[0]))
+        spans, offsets, sizes = _places_of(vector, starts, starts + np.diff(ends))
+        begins = np.cumsum(sizes) - sizes
+        try:
+            done, _, error = native.read_parts(file.fileno(), offsets, out.view(np.uint8), begins, sizes)
+        except ValueError as fault:  # it was closed
+            raise self._source.fault(int(rows[0]), f"{fault}.") from fault
+        if done < len(offsets):
+            row = int(rows[spans[done]])
+            if error:
+                raise self._source.fault(row, f"{os.strerror(error)}. The disk fails; see the system's log.")
+            raise handle.is_shorter(row, os.fstat(file.fileno()).st_size)
 
     def _opened(self, handle: StridedFile, row: int) -> BinaryIO:
         file = self._files.get(handle.path)
@@ -465,17 +463,8 @@ class OpenSpans:
 
     def advise(self, indices: Indices) -> None:
         """Announces rows, so that the kernel fetches their spans. Never fails."""
-        if self._rows is None or not self._rows.files or not hasattr(os, "posix_fadvise"):
-            return
-        with suppress(OSError, PenstockError):
-            starts, ends = self._source.bounds[indices].tolist(), self._source.bounds[indices + 1].tolist()
-            for vector in self._numbers:
-                if vector.file is None or not len(indices):
-                    continue
-                number = self._opened(vector.file[0], int(indices[0])).fileno()
-                for start, end in zip(starts, ends, strict=True):
-                    for place, nbytes in _places_of(vector, start, end):
-                        os.posix_fadvise(number, place, nbytes, os.POSIX_FADV_WILLNEED)
+        if self._in_place is not None:
+            self._in_place.advise(indices)
 
     def _scatter(
         self, read: Read, rows: range, ends: Indices, columns: npt.NDArray[Any], values: npt.NDArray[Any]
@@ -483,10 +472,10 @@ class OpenSpans:
         matrix = native.Engine.sparse(
             ends, Numbers(ArraySource(columns)).opened(), Numbers(ArraySource(values)).opened(), self._source.shape[1]
         )
-        (out,), part = read.arrays, slice(rows.start, rows.stop)
-        places = np.arange(*read.rows.indices(len(out))) if isinstance(read.rows, slice) else read.rows
+        (out,) = read.arrays
+        places = positions_of(read.rows, len(out))[rows.start : rows.stop]
         try:
-            native.copy([(matrix, np.arange(len(rows)), out, places[part], None)])
+            native.copy([(matrix, np.arange(len(rows)), out, places, None)])
         except native.CopyError as error:
             row, at = int(read.indices[rows[error.element]]), error.found_nbytes
             raise (self._source.outside if error.errno == errno.EDOM else self._source.twice)(row, at) from error
@@ -494,6 +483,8 @@ class OpenSpans:
     def close(self) -> None:
         """Closes the vectors."""
         self._is_closed = True
+        if self._in_place is not None:
+            self._in_place.close()
         files, self._files = self._files, {}
         for file in files.values():
             file.close()
@@ -502,13 +493,14 @@ class OpenSpans:
                 opened.close()
 
 
-def _places_of(vector: Numbers, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yields where numbers of a vector lie in its file, and their bytes: of each piece that they touch."""
+def _places_of(vector: Numbers, starts: Indices, ends: Indices) -> tuple[Indices, Indices, Indices]:
+    """Where spans of a vector lie in its file: for each piece that one touches its number, the place, and the bytes."""
     assert vector.file is not None
     _, places, length = vector.file
-    item = vector.dtype.itemsize
-    while start < end:
-        piece, within = divmod(start, length)
-        count = min(end - start, length - within)
-        yield int(places[piece]) + within * item, count * item
-        start += count
+    item, firsts = vector.dtype.itemsize, starts // length
+    counts = np.where(ends > starts, (ends - 1) // length - firsts + 1, 0)
+    spans = np.repeat(np.arange(len(starts)), counts)
+    pieces_of = np.arange(len(spans)) - np.repeat(np.cumsum(counts) - counts, counts) + firsts[spans]
+    begins = np.maximum(starts[spans], pieces_of * length)
+    stops = np.minimum(ends[spans], (pieces_of + 1) * length)
+    return spans, places[pieces_of] + (begins - pieces_of * length) * item, (stops - begins) * item
