@@ -46,17 +46,19 @@ from penstock.sources.npy import StridedFile, require_same
 from penstock.sources.parted import PartedArray, PartReader
 from penstock.sources.sparse import SparseRows
 
-BLOCK_ROWS: Final = 1 << 14
-"""Rows whose indices are computed at once. That spreads the cost of NumPy's calls, and still fits into the cache."""
+BLOCK_ROWS: Final = 1 << 11
+"""Rows whose indices are computed at once. That spreads the cost of NumPy's calls. More take longer than the batches
+that are ready last."""
+BLOCK_NBYTES: Final = 4 << 20
+"""Bytes of the batches of a block, at most: the reads of a block are announced at once."""
+AHEAD_ROWS: Final = 1 << 13
+"""Rows of files whose reads are announced ahead, at most."""
+AHEAD_NBYTES: Final = 16 << 20
+"""Bytes of them, at most. From a cold disk, 16 to 128 MiB gave the same speed."""
 MOST_AHEAD_ROWS: Final = 1 << 18
 """Rows whose indices are computed ahead, so that the next row group of a table is decoded before it is needed."""
 _Parts = tuple[tuple[PartLoader, tuple[int, ...]], ...]
 """The parts that a batch needs of each table."""
-BLOCK_NBYTES: Final = 32 << 20
-"""Bytes of the batches of a block, at most, because the reads of a whole block are announced at once.
-
-From a cold disk, 16 to 128 MiB gave the same speed, and the first batch came after 24 to 135 ms."""
-
 
 E = TypeVar("E", bound=Exception)
 
@@ -84,10 +86,12 @@ class CopyDelivery(DeliveryBase):
         self._ahead: deque[tuple[Position, tuple[int, ...], list[Copy], _Parts]] = deque()
         """Position, extents, copies and parts of the batches that follow."""
         rows = max(1, program.rows_per_batch)
-        self._block_count = max(1, min(BLOCK_ROWS // rows, BLOCK_NBYTES // max(1, program.spec.nbytes)))
+        nbytes = max(1, program.spec.nbytes)
+        self._block_count = max(1, min(BLOCK_ROWS // rows, BLOCK_NBYTES // nbytes))
         """The batches of a block."""
-        self._reserve = 0
-        """The next block is computed when so few are left: of files, to announce it while this one is read."""
+        self._has_files = any(map(_paths, copies.arrays))
+        self._reserve = max(1, min(AHEAD_ROWS // rows, AHEAD_NBYTES // nbytes)) if self._has_files else 0
+        """The next block is computed when so few batches are left: of files, to announce what comes after them."""
         self._extents: list[tuple[int, ...] | None] = [None] * slot_count
         """The extents that each slot holds; None before the first batch."""
         self._job = self._done_job = 0
@@ -100,7 +104,6 @@ class CopyDelivery(DeliveryBase):
         with starting_threads():
             self._engine = Engine(thread_count)
         try:
-            self._has_files = any(map(_paths, copies.arrays))
             self._sources: list[Any] = [_opened(*numbered) for numbered in enumerate(copies.arrays)]
             self._open_tables(thread_count)
         except BaseException:
@@ -250,8 +253,6 @@ class CopyDelivery(DeliveryBase):
                         raise _in_batch(error, position) from None
                     self._engine.advise(self._sources[number], np.concatenate(rows_of))
         self._ahead.extend(zip(positions, extents, batches, map(self._parts_of, batches), strict=True))
-        if self._has_files:
-            self._reserve = max(self._reserve, count // 2)
 
     def _view(self, slot: int, array: int, leaf: int) -> Any:
         """Returns a leaf of a slot as rows of an array, and the code of the conversion to its dtype."""

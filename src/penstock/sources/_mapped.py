@@ -9,7 +9,7 @@ from penstock.report._cgroups import memory_limits
 RESIDENT_SHARE: Final = 0.25
 """A file whose size is at most this part of the memory that the process may use stays mapped with all its pages."""
 LARGE_ROW_NBYTES: Final = 32 << 10
-"""From this row size on, `pread` is as fast as a mapping, and no page shows as memory of the process."""
+"""From this row size on, larger files are read with `pread`: giving pages back costs more than the kernel's copy."""
 GIVE_BACK_NBYTES: Final = 64 << 20
 """The mapping of a larger file with small rows gives its pages back whenever this number of bytes was copied."""
 
@@ -25,9 +25,11 @@ def mapping_options(row_nbytes: int, is_contiguous: bool, file_nbytes: int) -> t
     Returns:
         `(mapped, give_back_nbytes)`, see `Engine.file`.
     """
+    if file_nbytes <= RESIDENT_SHARE * usable_nbytes():
+        return True, 0
     if is_contiguous and row_nbytes >= LARGE_ROW_NBYTES:
         return False, 0
-    return True, 0 if file_nbytes <= RESIDENT_SHARE * usable_nbytes() else GIVE_BACK_NBYTES
+    return True, GIVE_BACK_NBYTES
 
 
 @functools.cache
