@@ -46,13 +46,15 @@ from penstock.sources.npy import StridedFile, require_same
 from penstock.sources.parted import PartedArray, PartReader
 from penstock.sources.sparse import SparseRows
 
-BLOCK_ROWS: Final = 1 << 11
+BLOCK_ROWS: Final = 1 << 12
 """Rows whose indices are computed at once. That spreads the cost of NumPy's calls. More take longer than the batches
 that are ready last."""
-BLOCK_NBYTES: Final = 4 << 20
-"""Bytes of the batches of a block, at most: the reads of a block are announced at once."""
-AHEAD_ROWS: Final = 1 << 13
-"""Rows of files whose reads are announced ahead, at most."""
+ANNOUNCED_ROWS: Final = 1 << 14
+"""Rows of files that are announced at once, at most. It takes 20 us, to look for the file first included."""
+ANNOUNCED_NBYTES: Final = 8 << 20
+"""Bytes of them, at most; and of a block."""
+AHEAD_ROWS: Final = 1 << 15
+"""Rows of files whose reads are computed ahead, at most."""
 AHEAD_NBYTES: Final = 16 << 20
 """Bytes of them, at most. From a cold disk, 16 to 128 MiB gave the same speed."""
 MOST_AHEAD_ROWS: Final = 1 << 18
@@ -87,11 +89,15 @@ class CopyDelivery(DeliveryBase):
         """Position, extents, copies and parts of the batches that follow."""
         rows = max(1, program.rows_per_batch)
         nbytes = max(1, program.spec.nbytes)
-        self._block_count = max(1, min(BLOCK_ROWS // rows, BLOCK_NBYTES // nbytes))
+        self._block_count = max(1, min(BLOCK_ROWS // rows, ANNOUNCED_NBYTES // nbytes))
         """The batches of a block."""
+        self._announced_count = max(1, min(ANNOUNCED_ROWS // rows, ANNOUNCED_NBYTES // nbytes))
+        """The batches whose reads are announced at once."""
+        self._unannounced: list[list[Copy]] = []
+        """The copies of those that will be announced."""
         self._has_files = any(map(_paths, copies.arrays))
         self._reserve = max(1, min(AHEAD_ROWS // rows, AHEAD_NBYTES // nbytes)) if self._has_files else 0
-        """The next block is computed when so few batches are left: of files, to announce what comes after them."""
+        """The next block is computed when so few batches are left: of files, so that it is announced in time."""
         self._extents: list[tuple[int, ...] | None] = [None] * slot_count
         """The extents that each slot holds; None before the first batch."""
         self._job = self._done_job = 0
@@ -192,6 +198,7 @@ class CopyDelivery(DeliveryBase):
             self.require_open()
         self._pending.clear()
         self._ahead.clear()
+        self._unannounced.clear()
         self._done_job = self._job
         for loader in self._loaders.values():
             loader.forget()
@@ -242,8 +249,16 @@ class CopyDelivery(DeliveryBase):
         if batch_count is not None:
             count = min(count, batch_count - index)
         batches, extents = self._copies.block(epoch, index, count)
+        if self._has_files:
+            self._unannounced = self._announce([*self._unannounced, *batches], position)
         positions = [(epoch, index + number) for number in range(count)]
-        for number, array in enumerate(self._copies.arrays if self._has_files else ()):
+        self._ahead.extend(zip(positions, extents, batches, map(self._parts_of, batches), strict=True))
+
+    def _announce(self, batches: list[list[Copy]], position: Position) -> list[list[Copy]]:
+        """Announces the reads of batches, if they are enough or an epoch begins. Returns what is left for later."""
+        if position[1] and len(batches) < self._announced_count:
+            return batches
+        for number, array in enumerate(self._copies.arrays):
             if _paths(array):
                 rows_of = [copy[2] for copies in batches for copy in copies if copy[0] == number]
                 if rows_of:
@@ -252,7 +267,7 @@ class CopyDelivery(DeliveryBase):
                     except PenstockError as error:
                         raise _in_batch(error, position) from None
                     self._engine.advise(self._sources[number], np.concatenate(rows_of))
-        self._ahead.extend(zip(positions, extents, batches, map(self._parts_of, batches), strict=True))
+        return []
 
     def _view(self, slot: int, array: int, leaf: int) -> Any:
         """Returns a leaf of a slot as rows of an array, and the code of the conversion to its dtype."""
