@@ -123,8 +123,9 @@ def test_a_step_without_a_frame_is_an_error(tmp_path):
     ):
         ps.from_lerobot(tmp_path)
     film.unlink()
-    with pytest.raises(ps.SourceError, match=r"file-001\.mp4"):
+    with pytest.raises(ps.SourceError, match=r"file-001\.mp4") as caught:
         ps.from_lerobot(tmp_path)
+    assert "as meta/info.json and meta/episodes say" in caught.value.__notes__[0]
 
 
 def test_a_time_beside_the_last_frame_of_a_film_is_that_frame_and_none_of_the_next_film(tmp_path):

@@ -620,6 +620,37 @@ VIDEO = Format(
     lambda folder: ps.from_videos(only(folder)),
     needs=("av",),
 )
+
+
+def _lerobot(folder: Path) -> None:
+    from tests.formats.test_lerobot import folder as write_folder
+
+    write_folder(folder)
+
+
+def _lance(folder: Path) -> None:
+    import lance
+    import pyarrow as pa
+
+    table = pa.table({"n": Y, "s": WORDS, "v": pa.FixedSizeListArray.from_arrays(pa.array(X.ravel()), 3)})
+    lance.write_dataset(table, str(folder / "a.lance"), max_rows_per_file=4)
+
+
+LEROBOT = Format(
+    {"version 3": _lerobot},
+    ps.from_lerobot,
+    files=("meta/**/*.*", "data/**/*.parquet", "videos/**/*.mp4"),
+    needs=("av", "pyarrow"),
+)
+LEROBOT_INFO = Format(
+    {"version 3": _lerobot}, ps.from_lerobot, files=("meta/info.json",), is_text=True, needs=("av", "pyarrow")
+)
+LANCE = Format(
+    {"rows": _lance},
+    lambda folder: ps.from_lance(folder / "a.lance"),
+    files=("a.lance/**/*.*",),
+    needs=("lance", "pyarrow"),
+)
 MDS = Format(
     {"raw": _mds(), "gzip": _mds("gz")},
     ps.from_mds,
@@ -873,6 +904,9 @@ FORMATS: dict[str, Format] = {
     "megatron": MEGATRON,
     "arrayrecord": ARRAYRECORD,
     "video": VIDEO,
+    "lerobot": LEROBOT,
+    "lerobot, info": LEROBOT_INFO,
+    "lance": LANCE,
     "mds": MDS,
     "mds, index": MDS_INDEX,
     "idx": IDX,

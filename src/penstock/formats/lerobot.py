@@ -162,7 +162,11 @@ def _frames(
     """The frames of a camera, one for each step."""
     films, film = np.unique(places, axis=0, return_inverse=True)
     paths = [os.path.join(folder, _named(form, int(chunk), int(file))) for chunk, file in films]
-    frames = from_videos(paths, size=size)
+    try:
+        frames = from_videos(paths, size=size)
+    except SourceError as error:
+        error.add_note(f"It is a film of {camera} in the folder {folder}, as meta/info.json and meta/episodes say.")
+        raise
     source: Any = frames._node.opens
     assert isinstance(source, VideoSource)
     wanted, found = starts + time, np.empty(len(time), np.int64)
