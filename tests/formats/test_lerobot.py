@@ -136,3 +136,33 @@ def test_a_time_beside_the_last_frame_of_a_film_is_that_frame_and_none_of_the_ne
     pq.write_table(table.set_column(1, "timestamp", pa.array(times)), path)
     found = ps.from_lerobot(tmp_path, cameras=CAMERAS[:1])[7][CAMERAS[0]]
     assert (found == frames_of(tmp_path, CAMERAS[0])[7]).all()
+
+
+@pytest.mark.framework
+def test_a_folder_that_lerobot_wrote_gives_what_lerobot_reads(tmp_path):
+    lerobot = pytest.importorskip("lerobot.datasets.lerobot_dataset")
+    names = ["height", "width", "channels"]
+    features = {name: {"dtype": "video", "shape": (48, 64, 3), "names": names} for name in CAMERAS}
+    features["action"] = {"dtype": "float32", "shape": (2,), "names": None}
+    made = lerobot.LeRobotDataset.create("penstock/test", FPS, features, root=tmp_path / "robot")
+    rng = np.random.default_rng(0)
+    for length in LENGTHS:
+        for _ in range(length):
+            images = {name: rng.integers(0, 255, (6, 8, 3)).repeat(8, 0).repeat(8, 1).astype("u1") for name in CAMERAS}
+            made.add_frame({**images, "action": rng.random(2, np.float32), "task": "move"})
+        made.save_episode()
+    made.finalize()
+    times = {name: [-1 / FPS, 0.0] for name in CAMERAS} | {"action": [k / FPS for k in range(3)]}
+    theirs = lerobot.LeRobotDataset(
+        "penstock/test", tmp_path / "robot", delta_timestamps=times, return_uint8=True, video_backend="pyav"
+    )
+    offsets = {name: range(-1, 1) for name in CAMERAS} | {"action": range(3)}
+    ours = ps.from_lerobot(tmp_path / "robot").windows(offsets, groups="episode_index")
+    assert len(ours) == len(theirs) == sum(LENGTHS)
+    for number in range(len(ours)):
+        one, other = ours[number], {name: np.asarray(value) for name, value in theirs[number].items() if name != "task"}
+        for name in CAMERAS:
+            assert np.abs(one[name].astype(int) - other[name].transpose(0, 2, 3, 1)).max() <= 2  # of other scalers
+        assert (one["action"] == other["action"]).all()
+        assert all((one["is_pad"][name] == other[f"{name}_is_pad"]).all() for name in offsets)
+        assert all(one[name] == other[name] for name in ("timestamp", "frame_index", "episode_index", "index"))

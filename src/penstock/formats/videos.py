@@ -32,6 +32,8 @@ from penstock.sources._openfile import File, FilesSource, bounds_of, by_part, fo
 
 _FORMATS: Final = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,flv,ogg,asf"
 """Containers. Others, such as playlists, name files and addresses that FFmpeg would open."""
+_SAFE_FORMATS: Final = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm"
+"""Those that PyAV before 17 opens with options. Others, such as FLV, end the process."""
 _IDLE_NBYTES: Final = 64 << 20
 _IDLE_COUNTS: Final = (4, 128)
 """Decoders that wait for the next frames of their files: as many as fit into these bytes, between these numbers."""
@@ -68,6 +70,8 @@ def from_videos(
     Random access: yes. Order: that of the given paths, and of time; the files of a pattern by name. Threads decode side
     by side. Memory: 24 bytes a frame in each process; one decoder of some 20 frames for each worker; and 64 MiB of
     others that wait, or four if frames are large. A rotation that the file asks for is not applied.
+
+    PyAV before version 17, which LeRobot asks for, reads MP4, MOV, Matroska and WebM here, and no other container.
 
     Args:
         paths: A path, a pattern (`"train/*.mp4"`), a URL, or a list of these.
@@ -127,6 +131,13 @@ def _named(file: File, frame: int | None = None) -> Iterator[None]:
         ) from error
 
 
+def _is_old() -> bool:
+    """Whether PyAV is older than 17."""
+    import av
+
+    return int(av.__version__.partition(".")[0]) < 17
+
+
 @contextmanager
 def _opened(file: File) -> Iterator[tuple[Any, Any]]:
     """Opens a film: its container, and its first stream of pictures."""
@@ -134,7 +145,7 @@ def _opened(file: File) -> Iterator[tuple[Any, Any]]:
 
     with file.stream() as data:
         # FFmpeg gets bytes and no name, and so opens no other file.
-        options = {"format_whitelist": _FORMATS, "protocol_whitelist": "none"}
+        options = {"format_whitelist": _SAFE_FORMATS if _is_old() else _FORMATS, "protocol_whitelist": "none"}
         with av.open(data, options=options, metadata_errors="replace") as container:
             if not container.streams.video:
                 raise SourceError(f"{file.url} has no pictures, only {len(container.streams)} other streams.")
@@ -352,6 +363,8 @@ class _Decoder:
     def __init__(self, source: VideoSource, number: int, found: Arrays) -> None:
         from av.video.reformatter import VideoReformatter
 
+        # Older versions scale on one thread, and cannot be asked to.
+        self._scaling_options: dict[str, Any] = {} if _is_old() else {"threads": 1}
         self.number = number
         self._source = source
         self._file = source.files[number]
@@ -411,5 +424,7 @@ class _Decoder:
                 f"{self._file.url}: frame {place} is {found.height} by {found.width} pixels, and the first one is "
                 f"{height} by {width}. Say to which size frames are scaled: from_videos(..., size=(240, 320))."
             )
-        scaled = self._reformatter.reformat(found, width, height, "rgb24", interpolation="BILINEAR", threads=1)
+        scaled = self._reformatter.reformat(
+            found, width, height, "rgb24", interpolation="BILINEAR", **self._scaling_options
+        )
         return np.asarray(scaled.to_ndarray(), np.uint8)

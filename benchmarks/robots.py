@@ -1,0 +1,156 @@
+"""Steps of robots with films of several cameras at random: how fast do batches come?
+
+Question: a policy reads the last eight frames of each camera and the next eight actions, from any step of any episode.
+How many steps a second come from two workers, shuffled over all episodes?
+
+Method: `python benchmarks/robots.py`. LeRobot itself writes the folders (version 3), by H.264 with a key frame at every
+second frame, as is its default. `small_*`: 50 episodes of 200 frames of 96x96, one camera, batches of 32. `large_*`: 8
+episodes of 200 frames of 480x640, four cameras, batches of 8: 236 MB. The consumer reads every byte. `penstock` is
+`from_lerobot`, `windows` with offsets by name, and `shuffle`, on threads; `lerobot` is `LeRobotDataset` with
+`delta_timestamps` and `return_uint8=True` in PyTorch's DataLoader, as its documentation has it, by TorchCodec, and
+`lerobot_pyav` by PyAV; `torchcodec` is a dataset of indices in a DataLoader, whose workers keep a `VideoDecoder` for
+each film.
+
+The contenders need Python 3.12, FFmpeg and `pip install "lerobot[dataset]"`, in an environment apart.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _harness import Numbers, Options, Target, bench_dir, ratio, run, time_steady
+
+OFFSETS, FPS = 8, 30
+_KINDS = {"small": (50, 200, 96, 96, 1, 32), "large": (8, 200, 480, 640, 4, 8)}
+"""Episodes, frames of each, height, width, cameras, steps in a batch."""
+
+
+def _cameras(kind: str) -> list[str]:
+    return [f"observation.images.c{number}" for number in range(_KINDS[kind][4])]
+
+
+@functools.cache
+def folder(kind: str) -> Path:
+    """The folder of LeRobot, written once."""
+    path = bench_dir() / f"robot-{kind}"
+    if (path / "written").exists():
+        return path
+    from lerobot.configs.video import RGBEncoderConfig
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    count, length, height, width, _, _ = _KINDS[kind]
+    names = {"names": ["height", "width", "channels"]}
+    features = {name: {"dtype": "video", "shape": (height, width, 3), **names} for name in _cameras(kind)}
+    features["action"] = {"dtype": "float32", "shape": (6,), "names": None}
+    encoder = RGBEncoderConfig(vcodec="h264")
+    made = LeRobotDataset.create(f"bench/{kind}", FPS, features, root=path, rgb_encoder=encoder)
+    for episode in range(count):
+        rng = np.random.default_rng(episode)
+        picture = rng.integers(0, 255, (height // 8, width // 8, 3)).repeat(8, 0).repeat(8, 1).astype(np.uint8)
+        for shift in range(length):
+            images = {
+                name: np.roll(picture, (shift, 2 * shift + 9 * number), (0, 1))
+                for number, name in enumerate(_cameras(kind))
+            }
+            made.add_frame({**images, "action": rng.random(6, np.float32), "task": "move"})
+        made.save_episode()
+    made.finalize()
+    (path / "written").touch()
+    return path
+
+
+def _by_torch(kind: str, dataset: Any, options: Options) -> Numbers:
+    from torch.utils.data import DataLoader
+
+    batch = _KINDS[kind][5]
+    loader = DataLoader(dataset, batch, shuffle=True, num_workers=2, persistent_workers=True)
+
+    def epoch() -> Iterator[Any]:
+        for found in loader:
+            yield [np.asarray(found[name]) for name in [*_cameras(kind), "action"]]
+
+    return time_steady(itertools.chain.from_iterable(epoch() for _ in itertools.count()), options)
+
+
+def by_lerobot(kind: str, backend: str, options: Options) -> Numbers:
+    """LeRobot's own dataset."""
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    times: dict[str, list[float]] = {name: [k / FPS for k in range(1 - OFFSETS, 1)] for name in _cameras(kind)}
+    times["action"] = [k / FPS for k in range(OFFSETS)]
+    dataset = LeRobotDataset(
+        f"bench/{kind}", folder(kind), delta_timestamps=times, video_backend=backend, return_uint8=True
+    )
+    return _by_torch(kind, dataset, options)
+
+
+class _Steps:
+    """A dataset of PyTorch that decodes by TorchCodec alone, in films of all episodes one after the other."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._episodes, self._length = _KINDS[kind][:2]
+        self._decoders: dict[str, Any] = {}
+
+    def __len__(self) -> int:
+        return self._episodes * self._length
+
+    def __getitem__(self, index: int) -> Any:
+        from torchcodec.decoders import VideoDecoder
+
+        episode, step = divmod(index, self._length)
+        frames = np.clip(np.arange(step + 1 - OFFSETS, step + 1), 0, None) + episode * self._length
+        found: dict[str, Any] = {}
+        for name in _cameras(self._kind):
+            if name not in self._decoders:
+                (film,) = (folder(self._kind) / "videos" / name).rglob("*.mp4")
+                self._decoders[name] = VideoDecoder(film, seek_mode="approximate", num_ffmpeg_threads=1)
+            found[name] = self._decoders[name].get_frames_at(frames.tolist()).data
+        return found | {"action": np.zeros((OFFSETS, 6), np.float32)}
+
+
+def by_torchcodec(kind: str, options: Options) -> Numbers:
+    """TorchCodec in a DataLoader."""
+    return _by_torch(kind, _Steps(kind), options)
+
+
+def by_penstock(kind: str, options: Options) -> Numbers:
+    """`from_lerobot`."""
+    import penstock as ps
+
+    steps = ps.from_lerobot(folder(kind))
+    offsets = {name: range(1 - OFFSETS, 1) for name in _cameras(kind)} | {"action": range(OFFSETS)}
+    windows = steps.windows(offsets, groups="episode_index").shuffle(1).batch(_KINDS[kind][5])
+    with windows.loader("threads", workers=2, prefetch=2) as loader:
+
+        def epoch() -> Iterator[Any]:
+            for batch in loader:
+                yield [batch[name] for name in [*_cameras(kind), "action"]]
+
+        return time_steady(itertools.chain.from_iterable(epoch() for _ in itertools.count()), options)
+
+
+_CASES: dict[str, Callable[[Options], Numbers]] = {}
+for _kind in _KINDS:
+    _CASES[f"{_kind}_penstock"] = functools.partial(by_penstock, _kind)
+    _CASES[f"{_kind}_lerobot"] = functools.partial(by_lerobot, _kind, "torchcodec")
+    _CASES[f"{_kind}_lerobot_pyav"] = functools.partial(by_lerobot, _kind, "pyav")
+    _CASES[f"{_kind}_torchcodec"] = functools.partial(by_torchcodec, _kind)
+
+
+def _targets(options: Options) -> list[Target]:
+    return [
+        Target(
+            f"{kind}: steps a second, of the best other",
+            ratio(f"{kind}_penstock", [name for name in _CASES if name.startswith(kind) and "penstock" not in name]),
+            at_least=2,
+        )
+        for kind in _KINDS
+    ]
+
+
+if __name__ == "__main__":
+    run(__file__, _CASES, _targets, round_count=3)
