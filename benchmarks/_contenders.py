@@ -57,7 +57,12 @@ def penstock(element: Element, batch_size: int, workers: int = 2) -> Epoch:
 
 
 def torch(
-    element: Element, batch_size: int, workers: int = 2, worker_init_fn: Callable[[int], None] | None = None
+    element: Element,
+    batch_size: int,
+    workers: int = 2,
+    worker_init_fn: Callable[[int], None] | None = None,
+    *,
+    in_order: bool = True,
 ) -> Epoch:
     """A map-style dataset and a DataLoader: default collation, persistent workers, two batches ahead a worker."""
     import torch
@@ -77,6 +82,7 @@ def torch(
             num_workers=workers,
             persistent_workers=True,
             worker_init_fn=worker_init_fn,
+            in_order=in_order,
         )
         for batch in loader:
             yield (batch.numpy(),)

@@ -1,6 +1,8 @@
 """Functions of an element that benchmarks of worker processes run, alike for every contender."""
 
 import functools
+import random
+import time
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,26 @@ def hold_gil(index: Any) -> Array:
     words = np.full(_WORD_COUNT, state)
     words[0] = number
     return words
+
+
+def seldom_slow(index: Any) -> Array:
+    """Returns what `hold_gil` gives. One element in twenty takes 50 ms of Python instead of one."""
+    if is_slow(int(index)):
+        for _ in range(49):
+            hold_gil(index)
+    return hold_gil(index)
+
+
+def seldom_waits(index: Any) -> Array:
+    """Returns what `hold_gil` gives. One element in twenty waits for 49 ms first, as a request does."""
+    if is_slow(int(index)):
+        time.sleep(0.049)
+    return hold_gil(index)
+
+
+def is_slow(number: int) -> bool:
+    """Whether an element is one of the slow ones, which are spread at random."""
+    return random.Random(number).random() < 0.05  # noqa: S311
 
 
 def held(indices: Array) -> Array:
