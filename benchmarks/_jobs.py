@@ -47,7 +47,7 @@ def seldom_waits(index: Any) -> Array:
 
 def is_slow(number: int) -> bool:
     """Whether an element is one of the slow ones, which are spread at random."""
-    return random.Random(number).random() < 0.05  # noqa: S311
+    return random.Random(number).random() < 0.05
 
 
 def held(indices: Array) -> Array:
