@@ -202,6 +202,29 @@ def spdl(element: Element, batch_size: int, workers: int = 2) -> Epoch:
     return epoch
 
 
+def spdl_arena(element: Element, batch_size: int) -> Epoch:
+    """A pipeline of two threads in a process of its own; batches come in shared memory, in no certain order.
+
+    That is what its documentation advises for large batches: a pool of segments, whose arrays are not copied again.
+    """
+    from spdl.pipeline import PipelineBuilder, SharedMemorySegmentPool, run_pipeline_in_subprocess
+
+    def epoch() -> Iterator[tuple[Array]]:
+        config = (
+            PipelineBuilder()
+            .add_source(range(ELEMENT_COUNT))
+            .aggregate(batch_size)
+            .pipe(functools.partial(_stacked, element), concurrency=2)
+            .add_sink(2)
+            .get_config()
+        )
+        pool = SharedMemorySegmentPool(segment_size=batch_size * element(0).nbytes + (1 << 20), count=8)
+        for batch in run_pipeline_in_subprocess(config, num_threads=2, arena=pool):
+            yield (batch,)
+
+    return epoch
+
+
 def bare_pair(element: Element, duration_s: float) -> Numbers:
     """Returns the rate of two forked processes that run the function and deliver nothing: what the machine can do."""
     context = multiprocessing.get_context("fork")

@@ -13,7 +13,8 @@ Contenders, as their documentations advise: `torch` is a DataLoader with two per
 which stacks in shared memory; `grain` batches in its two workers (`mp_prefetch`), each with one thread that is two
 batches ahead, and they copy into shared memory. (Its batch after `to_iter_dataset`, which stacks in shared memory at
 once, was no faster; none or 16 threads were slower.) `spdl` is a region of two processes in an SPDL pipeline, which
-pickles batches; they come in no order.
+pickles batches; they come in no order. `spdl_arena` is what its documentation advises for large batches: a pipeline of
+two threads in one process, and a pool of segments of shared memory, whose arrays are not copied again.
 
 Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, 2026-11-20. Its
 speed varies by a tenth and more from run to run; ratios are of the same round.
@@ -47,19 +48,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from _bare_ring import bare_ring
-from _contenders import Contender, grain, penstock, serial, spdl, torch
+from _contenders import Contender, grain, penstock, serial, spdl, spdl_arena, torch
 from _harness import Array, Numbers, Options, Target, ratio, run, time_steady
 from _jobs import plain_picture
 
 _BATCH_SIZE = 64
 
-_OTHERS: dict[str, Contender] = {"torch": torch, "grain": grain, "spdl": spdl}
+_OTHERS: dict[str, Contender] = {"torch": torch, "grain": grain, "spdl": spdl, "spdl_arena": spdl_arena}
+_UNORDERED = {spdl, spdl_arena}
 
 
 def _case(contender: Contender) -> Callable[[Options], Numbers]:
     def measure(options: Options) -> Numbers:
         numbers = time_steady(
-            _checked(contender(plain_picture, _BATCH_SIZE)(), in_order=contender is not spdl), options
+            _checked(contender(plain_picture, _BATCH_SIZE)(), in_order=contender not in _UNORDERED), options
         )
         return numbers | {"MB/s": numbers["samples/s"] * plain_picture(0).nbytes / 1e6}
 
