@@ -9,13 +9,15 @@ stored at quality 90, once, in `PENSTOCK_BENCH_DIR`; they are in the page cache.
 in turn, a consumer that sums every byte; endless epochs, of which the first second is not counted, then at least 3 s
 and 200 gaps between batches.
 
-`keras` is `image_dataset_from_directory`, with its `repeat()`; `tf_data` is its guide's pipeline by hand: shuffled
-paths, `decode_jpeg` and resize in one `map` with AUTOTUNE, not in order, `prefetch`; `tf_data_half` decodes at half
-size (`ratio=2`), which is what `decode="fast"` does here. `torch_*` are a DataLoader with two persistent workers;
-`grain_*` a `MapDataset` read by its 16 threads, for Pillow and OpenCV let go of the GIL. `*_pillow` resize with
-`Image.resize`, which does antialiasing, `*_opencv` with `cv2.resize`, which does not, as TensorFlow's. `spdl_opencv` is
-an SPDL pipeline whose two threads decode a batch each. (An image each, or three to six threads, were no faster; its own
-decoder, FFmpeg's by `load_image_batch`, had 860 images/s where OpenCV had 1,460 to 1,790.) penstock runs on threads.
+`keras` is `image_dataset_from_directory`, with its `repeat()`, and `keras_grain` the same with `format="grain"` on JAX;
+`tf_data` is its guide's pipeline by hand: shuffled paths, `decode_jpeg` and resize in one `map` with AUTOTUNE, not in
+order, `prefetch`; `tf_data_half` decodes at half size (`ratio=2`), which is what `decode="fast"` does here. `torch_*`
+are a DataLoader with two persistent workers; `grain_*` a `MapDataset` read by its 16 threads, for Pillow and OpenCV let
+go of the GIL. `*_pillow` resize with `Image.resize`, which does antialiasing, `*_opencv` with `cv2.resize`, which does
+not, as TensorFlow's. `spdl_opencv` is an SPDL pipeline whose two threads decode a batch each. (An image each, or three
+to six threads, were no faster; its own decoder, FFmpeg's by `load_image_batch`, had 860 images/s where OpenCV had 1,460
+to 1,790.) `litdata` reads its own local chunks of the same JPEGs, made before, with two workers and OpenCV. penstock
+runs on threads.
 
 Result of 2026-11-20 (two cores of an AMD EPYC, Python 3.11.7, Keras 3.15 on TensorFlow 2.21, torch 2.13; medians of
 five rounds and their spread; at its very end another benchmark ran beside it for some seconds):
@@ -138,6 +140,18 @@ def keras(folder: Path) -> Batches:
     return ((images,) for images, _ in dataset.repeat().as_numpy_iterator())
 
 
+def keras_grain(folder: Path) -> Batches:
+    os.environ.setdefault("KERAS_BACKEND", "jax")
+    import keras
+
+    dataset = keras.utils.image_dataset_from_directory(
+        folder, image_size=_SIZE, batch_size=_BATCH_SIZE, seed=1, verbose=False, format="grain"
+    )
+    while True:  # each epoch has an iterator of its own, as in `fit`
+        for images, _ in dataset:
+            yield (np.asarray(images),)
+
+
 def tf_data(part: int) -> Contender:
     def batches(folder: Path) -> Batches:
         import tensorflow as tf
@@ -218,6 +232,33 @@ def grain(load: Callable[[str], Array]) -> Contender:
         return ((images,) for images, _ in dataset)
 
     return batches
+
+
+def litdata(folder: Path) -> Batches:
+    import cv2
+    import torch
+    from litdata import StreamingDataLoader, StreamingDataset
+    from litdata.streaming import Cache
+
+    chunks = folder.with_name(f"{folder.name}-litdata")
+    if not chunks.exists():
+        cache = Cache(str(chunks), chunk_bytes="64MB")
+        for number, (path, label) in enumerate(zip(*_files(folder), strict=True)):
+            cache[number] = {"image": Path(path).read_bytes(), "label": label}
+        cache.done()
+        cache.merge()
+
+    def decoded(sample: dict[str, Any]) -> tuple[torch.Tensor, int]:
+        cv2.setNumThreads(0)
+        image = cv2.imdecode(np.frombuffer(sample["image"], np.uint8), cv2.IMREAD_COLOR)
+        image = cv2.resize(cv2.cvtColor(image, cv2.COLOR_BGR2RGB), _SIZE[::-1])
+        return torch.from_numpy(image.astype(np.float32)), sample["label"]
+
+    data = StreamingDataset(str(chunks), shuffle=True, transform=decoded)
+    loader = StreamingDataLoader(data, batch_size=_BATCH_SIZE, num_workers=2, persistent_workers=True)
+    while True:
+        for images, _ in loader:
+            yield (images.numpy(),)
 
 
 def spdl(folder: Path) -> Batches:
@@ -325,13 +366,24 @@ def _case(contender: Contender) -> Callable[[Options], Numbers]:
     return measure
 
 
-_OTHERS = ("keras", "tf_data", "torch_pillow", "torch_opencv", "grain_pillow", "grain_opencv", "spdl_opencv")
+_OTHERS = (
+    "keras",
+    "keras_grain",
+    "tf_data",
+    "torch_pillow",
+    "torch_opencv",
+    "grain_pillow",
+    "grain_opencv",
+    "spdl_opencv",
+    "litdata",
+)
 _CASES = {
     "penstock": _case(penstock("exact")),
     "penstock_fast": _case(penstock("fast")),
     "bare_threads": _case(bare_threads(1)),
     "bare_threads_half": _case(bare_threads(2)),
     "keras": _case(keras),
+    "keras_grain": _case(keras_grain),
     "tf_data": _case(tf_data(1)),
     "tf_data_half": _case(tf_data(2)),
     "torch_pillow": _case(torch(_pillow)),
@@ -339,6 +391,7 @@ _CASES = {
     "grain_pillow": _case(grain(_pillow)),
     "grain_opencv": _case(grain(_opencv)),
     "spdl_opencv": _case(spdl),
+    "litdata": _case(litdata),
 }
 
 
