@@ -117,9 +117,10 @@ def test_every_executor_gives_the_same_frames_and_resumes(executor, tmp_path, wo
 def test_threads_share_an_open_source_and_few_decoders_wait(tmp_path):
     paths = [written(tmp_path / f"{number}.mp4", 5, first=10 * number) for number in range(12)]
     frames = np.concatenate([decoded(path) for path in paths])
-    source = ps.from_videos(paths)._node.data.selected(["frame"]).with_cache_limit(8 * 20 * HEIGHT * WIDTH * 3 // 2)
+    eight = 8 * (20 * HEIGHT * WIDTH * 3 // 2 + (16 << 10))  # frames, and a buffer of the file
+    source = ps.from_videos(paths)._node.data.selected(["frame"]).with_cache_limit(eight)
     opened, wrong = source.open(), []
-    assert source.kept_nbytes == 8 * 20 * HEIGHT * WIDTH * 3 // 2
+    assert source.kept_nbytes == eight
 
     def read(seed):
         for order in np.random.default_rng(seed).integers(0, 60, (10, 6)):
@@ -271,3 +272,14 @@ def test_pictures_of_an_unknown_kind_are_an_error(tmp_path):
     path.write_bytes(path.read_bytes().replace(b"avc1", b"xxxx"))
     with pytest.raises(ps.SourceError, match=r"a\.mp4"):
         ps.from_videos(path)
+
+
+def test_a_film_behind_a_url_is_read_in_parts_whose_memory_is_counted(tmp_path):
+    fsspec = pytest.importorskip("fsspec")
+    path = written(tmp_path / "a.mp4", 40, size=(240, 320), gop=4)
+    fsspec.filesystem("memory").pipe("/films/a.mp4", path.read_bytes())
+    ds, local = ps.from_videos("memory://films/a.mp4", cache_dir=tmp_path), ps.from_videos(path)
+    assert all((ds[number]["frame"] == local[number]["frame"]).all() for number in (30, 3, 17))
+    remote, here = (each._node.data for each in (ds, local))
+    assert remote.most_idle == 1
+    assert remote.kept_nbytes - here.kept_nbytes == (4 << 20) - (16 << 10)

@@ -68,8 +68,8 @@ def from_videos(
     frequent: `ffmpeg -i a.mp4 -g 8 b.mp4`. Order in a file costs nothing more: `shuffle(window=)` keeps it nearly.
 
     Random access: yes. Order: that of the given paths, and of time; the files of a pattern by name. Threads decode side
-    by side. Memory: 24 bytes a frame in each process; one decoder of some 20 frames for each worker; and 64 MiB of
-    others that wait, or four if frames are large. A rotation that the file asks for is not applied.
+    by side. Memory: 24 bytes a frame in each process; one decoder of some 20 frames for each worker, with 4 MiB of a file
+    behind a URL; and 64 MiB of others that wait, or four if they are larger. A rotation that the file asks for is not applied.
 
     PyAV before version 17, which LeRobot asks for, reads MP4, MOV, Matroska and WebM here, and no other container.
 
@@ -139,11 +139,11 @@ def _is_old() -> bool:
 
 
 @contextmanager
-def _opened(file: File) -> Iterator[tuple[Any, Any]]:
+def _opened(file: File, *, is_read_whole: bool = False) -> Iterator[tuple[Any, Any]]:
     """Opens a film: its container, and its first stream of pictures."""
     import av
 
-    with file.stream() as data:
+    with file.stream() if is_read_whole else file.scan() as data:
         # FFmpeg gets bytes and no name, and so opens no other file.
         options = {"format_whitelist": _SAFE_FORMATS if _is_old() else _FORMATS, "protocol_whitelist": "none"}
         with av.open(data, options=options, metadata_errors="replace") as container:
@@ -178,7 +178,7 @@ def _frames_of(file: File) -> Arrays:
     times: list[int] = []
     starts: list[tuple[int, int]] = []
     count = 0
-    with _named(file), _opened(file) as (container, stream):
+    with _named(file), _opened(file, is_read_whole=True) as (container, stream):
         said, base = stream.frames, stream.time_base
         # AVI has no times: FFmpeg counts packets, which are in another order than frames.
         is_untimed = container.format.name == "avi" and stream.codec_context.has_b_frames
@@ -270,7 +270,7 @@ class VideoSource(FilesSource):
 
     @property
     def _decoder_nbytes(self) -> int:
-        return _FRAMES_OF_DECODER * self.height * self.width * 3 // 2
+        return _FRAMES_OF_DECODER * self.height * self.width * 3 // 2 + self.files[0].scan_nbytes
 
     @property
     def most_idle(self) -> int:

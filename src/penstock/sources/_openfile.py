@@ -63,6 +63,7 @@ _THREADS: Final = 8
 _REMOTE_THREADS: Final = 64
 # The bytes of a remote file that are requested for one head, and at most. A member from the third size on is jumped
 # over: a request for its end takes longer than its bytes, but many files are scanned at once.
+_LOCAL_SCAN_NBYTES: Final = 16 << 10
 _SCAN_NBYTES: Final = 2 << 10
 _SCAN_MOST_NBYTES: Final = 4 << 20
 _JUMP_NBYTES: Final = 32 << 10
@@ -164,8 +165,13 @@ class File:
     def scan(self) -> io.BufferedIOBase:
         """Opens the file for reading heads with large parts between them, which a remote file does not send."""
         if self.is_local:
-            return self.stream(buffer_nbytes=16 << 10)
+            return self.stream(buffer_nbytes=_LOCAL_SCAN_NBYTES)
         return io.BufferedReader(_Scan(self.open(), self.nbytes), _SCAN_NBYTES)
+
+    @property
+    def scan_nbytes(self) -> int:
+        """The memory that a `scan` keeps, at most."""
+        return _LOCAL_SCAN_NBYTES if self.is_local else _SCAN_MOST_NBYTES
 
 
 def find(verb: str, paths: Any, storage_options: Any = None, cache: Any = None) -> tuple[File, ...]:
