@@ -11,7 +11,8 @@ epoch, at most eight seconds), without the start of workers.
 - `*_penstock`: `from_h5ad`, shuffled over all cells.
 - `dense_annloader`: `anndata.experimental.AnnLoader` over the backed file.
 - `*_scdataset`: `BlockShuffling(16)`, `fetch_factor=16`, two workers, `prefetch_factor=17`, as its documentation has
-  it. Rows get their zeros once they are a batch. `*_scdataset_full`: blocks of one cell, which is a shuffle of all.
+  it. Rows get their zeros once they are a batch; `dense_scdataset_mindex` has its own transform, `adata_to_mindex`, which
+  adds them to a block that was read. `*_scdataset_full`: blocks of one cell, which is a shuffle of all.
 - `*_annbatch`: its collection by `zarrs`, `chunk_size=32`, `preload_nchunks=256`, as its documentation has it. The
   collection was shuffled when it was written; `conversion s` is how long that took.
 
@@ -20,26 +21,33 @@ have 5.
 
 The contenders need Python 3.12: `pip install anndata scdataset "annbatch[zarrs]" h5py torch`, in an environment apart.
 
-Machine: two cores of an AMD EPYC, Linux 6.18, Python 3.13.0, NumPy 2.5.5, AnnData 0.13.4, scDataset 0.3, annbatch
-0.3.1, 2026-11-26. One round of `--quick` each, so without a spread; other work waited, the load was 1.8.
+Machine: two cores of an AMD EPYC, Linux 6.18, Python 3.12.1, NumPy 2.5.5, AnnData 0.13.4, scDataset 0.3, annbatch
+0.3.1, 2026-11-26, three rounds. The machine was busy with other work throughout, so compare cases of one column, and
+mind the ranges.
 
-Result, cells a second:
+Result, cells a second, median and range:
 
-    case                   warm    cold  entropy
-    dense_penstock        19,025  10,010  5
-    dense_annbatch        11,653  11,439  5     after 20 s of conversion
-    dense_annloader        5,340   1,885  5
-    dense_scdataset        1,306   2,340  4.5
-    dense_scdataset_full   3,653   2,011  5
-    csr_penstock          15,364  10,858  5
-    csr_annbatch          34,345  36,497  5     after 20 s of conversion
-    csr_scdataset         10,294   9,016  4.6
-    csr_scdataset_full     8,848   7,131  5
+    case                    warm                       cold                       entropy
+    dense_penstock          31,811 (24,495 to 52,155)  22,179 (9,271 to 26,607)   5
+    dense_annbatch          13,146 (8,460 to 13,904)   14,062 (9,185 to 18,324)   5     after 24 s of conversion
+    dense_annloader         2,298 (1,386 to 3,399)     2,078 (1,782 to 2,961)     5
+    dense_scdataset         1,252 (1,053 to 2,129)     2,182 (1,389 to 2,196)     4.6
+    dense_scdataset_full    2,036 (1,765 to 2,712)     1,684 (1,124 to 1,933)     5
+    dense_scdataset_mindex  2,639 (1,861 to 2,644)     1,315 (1,303 to 2,955)     4.6
+    csr_penstock            49,182 (18,012 to 67,527)  21,613 (13,930 to 29,338)  5
+    csr_annbatch            29,376 (19,962 to 34,183)  32,663 (27,905 to 39,245)  5     after 24 s of conversion
+    csr_scdataset           12,621 (10,215 to 16,127)  9,994 (9,389 to 12,065)    4.6
+    csr_scdataset_full      10,946 (9,115 to 13,155)   9,763 (8,449 to 11,910)    5
 
-So of those that read the file as it is, this one is first: 3.6 (cold 5.0) times the best other full shuffle of dense
-batches, 1.7 (1.5) times that of CSR batches, where the target was 2. Annbatch, which writes the cells anew in shuffled
-order and reads neighbours, is behind for warm dense batches, and ahead elsewhere: 2.2 times (3.4 cold) for CSR batches.
-What is left there is one read and some Python for each span; the copy engine has no spans without zeros.
+    ratio to                           warm                 cold
+    dense: best other full shuffle     9.4 (9.0 to 26)      9.0 (5.2 to 11)
+    dense: best of all others          3.8 (1.8 to 4.0)     1.5 (1.0 to 1.6)
+    csr: best other full shuffle       3.7 (1.7 to 7.4)     1.8 (1.7 to 3.0)
+    csr: best of all others            2.3 (0.53 to 2.5)    0.55 (0.43 to 1.1)
+
+So this one is first in three of the four, and of those that read the file as it is, in all. From a cold disk, CSR
+batches of annbatch come faster: it writes the cells anew, in shuffled order and compressed, and reads neighbours, where
+a shuffle of all rows of the file as it is makes two reads for each cell.
 """
 
 import functools

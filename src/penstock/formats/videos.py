@@ -68,8 +68,9 @@ def from_videos(
     frequent: `ffmpeg -i a.mp4 -g 8 b.mp4`. Order in a file costs nothing more: `shuffle(window=)` keeps it nearly.
 
     Random access: yes. Order: that of the given paths, and of time; the files of a pattern by name. Threads decode side
-    by side. Memory: 24 bytes a frame in each process; one decoder of some 20 frames for each worker, with 4 MiB of a file
-    behind a URL; and 64 MiB of others that wait, or four if they are larger. A rotation that the file asks for is not applied.
+    by side. Memory: 24 bytes a frame in each process; one decoder of some 20 frames for each worker, with 4 MiB of its
+    file behind a URL; and 64 MiB of others that wait, or four if they are larger. A rotation that the file asks for is
+    not applied.
 
     PyAV before version 17, which LeRobot asks for, reads MP4, MOV, Matroska and WebM here, and no other container.
 
