@@ -11,8 +11,8 @@ epoch, at most eight seconds), without the start of workers.
 - `*_penstock`: `from_h5ad`, shuffled over all cells.
 - `dense_annloader`: `anndata.experimental.AnnLoader` over the backed file.
 - `*_scdataset`: `BlockShuffling(16)`, `fetch_factor=16`, two workers, `prefetch_factor=17`, as its documentation has
-  it. Rows get their zeros once they are a batch; `dense_scdataset_mindex` has its own transform, `adata_to_mindex`, which
-  adds them to a block that was read. `*_scdataset_full`: blocks of one cell, which is a shuffle of all.
+  it. Rows get their zeros once they are a batch; with `dense_scdataset_mindex`, by its own transform `adata_to_mindex`,
+  when their block was read. `*_scdataset_full`: blocks of one cell, which is a shuffle of all.
 - `*_annbatch`: its collection by `zarrs`, `chunk_size=32`, `preload_nchunks=256`, as its documentation has it. The
   collection was shuffled when it was written; `conversion s` is how long that took.
 

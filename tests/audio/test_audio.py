@@ -180,3 +180,8 @@ def test_a_spectrogram_is_the_transform_of_each_frame():
     found = audio.Spectrogram(64, 24)(samples)
     assert (found.shape, found.dtype) == ((40, 33), np.float32)
     np.testing.assert_allclose(found, want, atol=1e-3)
+
+
+def test_an_element_in_place_of_its_bytes_is_refused_with_the_cure():
+    with pytest.raises(ps.ArgumentTypeError, match=r"this is a dict of \['path', 'bytes'\]\. Choose from it: map\("):
+        audio.Decoding()({"path": "a.wav", "bytes": b""})

@@ -300,3 +300,19 @@ def test_names_that_cannot_be_printed_are_escaped_in_messages_and_whole_in_eleme
     path.unlink()
     with pytest.raises(ps.SourceError, match=r"a\\nb\\x1b[^\n\x1b]* \(element 0\) cannot be read"):
         ds[0]
+
+
+def test_paths_and_labels_are_had_without_opening_files(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.wav").write_bytes(b"x")
+    ds = ps.from_files(f"{tmp_path}/*/*.wav", labels="inferred")
+    (tmp_path / "a" / "1.wav").unlink()
+    assert [element["path"][-7:] for element in ds.select("path")] == ["a/1.wav", "b/1.wav"]
+    assert ds.select(["label"])[1] == {"label": 1}
+    with pytest.raises(ps.SourceError, match=r"a/1\.wav \(element 0\) cannot be read"):
+        ds.select("bytes")[0]
+    with pytest.raises(
+        ps.SourceError, match=r"is a directory\. Name the files in it, as by the pattern .*/\*/\*\.wav'"
+    ):
+        ps.from_files(tmp_path)

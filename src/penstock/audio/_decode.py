@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base._arguments import as_float, as_int, needs
-from penstock.base._errors import ArgumentError, SourceError
+from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError
 from penstock.base._files import open_file
 from penstock.base._retries import retry_budget
 from penstock.base._units import size_text
@@ -159,6 +159,11 @@ def decode(
 def _part(data: Any, options: Decoding, first: Callable[[int, int, int], int]) -> Sound:
     """Decodes a part of a file, whose first sample `first(samples, wanted, rate)` gives."""
     name = f"{os.fspath(data)}: " if isinstance(data, (str, os.PathLike)) else ""
+    if isinstance(data, dict):
+        raise ArgumentTypeError(
+            f"A sound is the path or the bytes of a file, and this is a dict of {list(data)}. Choose from it: "
+            "map(lambda e: decoding(e['bytes']))."
+        )
     try:
         with (
             open_file(data) if name else io.BytesIO(memoryview(data).cast("B")) as content,

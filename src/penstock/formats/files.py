@@ -6,7 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 import numpy as np
@@ -132,11 +132,18 @@ class FilesSource(WholeFiles):
     classes: tuple[str, ...] | None = None
     options: StorageOptions | None = None
     objects: Objects | None = None
+    has_bytes: bool = True
 
     @property
     def element_spec(self) -> Tree:
-        spec = {"path": ArraySpec((), np.dtype("U")), "bytes": ArraySpec((None,), np.dtype(np.uint8))}
+        spec: dict[str, Any] = {"path": ArraySpec((), np.dtype("U"))}
+        if self.has_bytes:
+            spec["bytes"] = ArraySpec((None,), np.dtype(np.uint8))
         return spec if self.labels is None else {**spec, "label": self.labels.element_spec}
+
+    def selected(self, names: Sequence[str]) -> "FilesSource":
+        """Without bytes, no file is opened."""
+        return replace(self, has_bytes="bytes" in names)
 
     def open(self) -> "OpenFilesSource":
         return OpenFilesSource(self)
@@ -152,14 +159,16 @@ class OpenFilesSource(OpenWholeFiles):
         """Reads all requests, one file after the other. Raises as `contents`."""
         source = self._source
         for read in reads:
-            paths, contents, *labels = read.arrays
-            rows = np.arange(len(paths))[read.rows]
-            if labels:
-                source.labels.read_into(read.indices, labels[0], rows)
-            for row, index, data in zip(rows.tolist(), read.indices.tolist(), self.contents(read.indices), strict=True):
+            outs = dict(zip(source.element_spec, read.arrays, strict=True))
+            rows = np.arange(len(outs["path"]))[read.rows]
+            if "label" in outs:
+                source.labels.read_into(read.indices, outs["label"], rows)
+            for row, index in zip(rows.tolist(), read.indices.tolist(), strict=True):
                 path = _absolute(source.files, source.describe(index))
-                paths[row] = without_secrets(path) if source.is_remote else path
-                contents[row] = data
+                outs["path"][row] = without_secrets(path) if source.is_remote else path
+            if "bytes" in outs:
+                for row, data in zip(rows.tolist(), self.contents(read.indices), strict=True):
+                    outs["bytes"][row] = data
 
     def _memory(self, nbytes: int, index: int) -> Bytes:
         """The memory of an element, which belongs to the caller."""

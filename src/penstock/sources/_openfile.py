@@ -753,14 +753,22 @@ def _matches(path: str, options: StorageOptions | None) -> Sequence[File | str]:
     else:
         path = path.removeprefix("file://").removeprefix("local://")
         if os.path.isdir(path):
-            pattern = os.path.join(glob.escape(path), "*")
-            raise SourceError(f"{path} is a directory. Name the files in it, as by the pattern {pattern!r}.")
+            raise SourceError(f"{path} is a directory. Name the files in it, as by the pattern {_pattern_in(path)!r}.")
         if not glob.has_magic(path) or os.path.exists(path):
             return [os.path.abspath(path)]
         found = [os.path.abspath(each) for each in sorted(glob.glob(path, recursive=True)) if os.path.isfile(each)]
     if not found:
         raise SourceError(f"No file fits the pattern {path}.{home_cure(path)}")
     return found
+
+
+def _pattern_in(folder: str) -> str:
+    """A pattern of files in a folder, or in the folders in it, by the ending that some of them have."""
+    pattern = os.path.join(glob.escape(folder), "*")
+    inside = sorted(glob.iglob(os.path.join(pattern, "*.*")))
+    found = inside or sorted(glob.iglob(f"{pattern}.*"))
+    pattern = os.path.join(pattern, "*") if inside else pattern
+    return pattern + (os.path.splitext(found[-1])[1] if found else "")
 
 
 def sorted_ranges(
