@@ -19,6 +19,7 @@ import penstock as ps
 from penstock._loader import Loader, LoaderOptions
 from penstock.plan._node import walk
 from penstock.plan._source import Source
+from penstock.report._counters import Counters
 from tests.run.common import Gate
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
@@ -371,6 +372,54 @@ def test_report_counts_batches_and_says_what_was_chosen(executor: Any) -> None:
         assert 0 <= report.wait_share <= 1
         assert "10 batches" in str(report)
         assert f"({executor}" in str(report)
+
+
+def test_counters_are_plain_numbers_at_any_time(executor: Any) -> None:
+    loader = ps.range(100).batch(10).loader(executor=executor)
+    before = loader.counters()
+    with loader:
+        asked = [loader.counters() for _ in loader]
+    after = loader.counters()
+    assert [each["batches"] for each in asked] == list(range(1, 11))
+    assert (asked[3]["epoch"], asked[3]["position"], after["epoch"], after["position"]) == (0, 4, 1, 0)
+    assert before["batches"] == before["wait_s"] == before["worker_s"] == 0
+    assert json.loads(json.dumps(after)) == after
+    assert (after["batches"], after["elements_per_batch"], after["set_aside"]) == (10, 10, 0)
+    assert before.keys() == after.keys()
+
+
+def test_counters_and_report_of_another_thread_do_not_disturb_the_run(executor: Any) -> None:
+    seen: list[dict[str, int | float]] = []
+    is_over = threading.Event()
+
+    def watch() -> None:
+        while not is_over.is_set():
+            seen.append(loader.counters())
+            loader.report()
+
+    with ps.range(300).batch(1).loader(executor=executor) as loader:
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        for _ in range(5):
+            assert len(list(loader)) == 300
+        is_over.set()
+        watcher.join()
+    assert [each["batches"] for each in seen] == sorted(each["batches"] for each in seen)
+
+
+@pytest.mark.parametrize("end", [Counters.ended, Counters.paused])
+def test_an_epoch_that_ends_while_its_counts_are_copied_harms_nothing(end: Any, monkeypatch: Any) -> None:
+    counters = Counters()
+    counters.delivered(0.0, 0.0)
+    times = iter([counters._cpu_began_s or 0.0] * 3)
+
+    def ends_meanwhile() -> float:
+        monkeypatch.undo()
+        end(counters)
+        return next(times)
+
+    monkeypatch.setattr("penstock.report._counters.time.process_time", ends_meanwhile)
+    assert counters.copy().batches == 1
 
 
 OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [

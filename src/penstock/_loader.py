@@ -23,6 +23,7 @@ from penstock.base._errors import (
     WorkerError,
 )
 from penstock.base._tracebacks import shorten
+from penstock.base._traffic import Traffic
 from penstock.base._tree import Tree
 from penstock.base._units import size_text
 from penstock.lower._analysis import functions_of
@@ -298,6 +299,61 @@ class Loader(NoArray):
             self._peak.look(delivery.pids())
         return self._report(self._counters.copy(), self._lanes(), self._cpus)
 
+    def counters(self) -> dict[str, int | float]:
+        """Returns the counts up to now as plain numbers, for a log or a monitoring system.
+
+        Any thread may call this while the loader runs. It waits for nothing and reads no data. A batch that is handed
+        out meanwhile may be in some numbers already and not in others. Names end in the unit: `_s` are seconds, `_nbytes`
+        bytes, and others counts.
+
+        | name | meaning |
+        |---|---|
+        | `epoch`, `position` | of the next batch |
+        | `batches` | handed out |
+        | `elements_per_batch` | in a full batch, or in this shard's part of it; 1 if unknown |
+        | `wait_s`, `use_s` | your program waited for data, and worked, since the first batch |
+        | `first_batch_s`, `longest_wait_s` | the wait for the first batch, and the longest later one |
+        | `worker_s`, `worker_cpu_s` | all workers together had an element at work, and were on a CPU |
+        | `workers` | threads or processes |
+        | `requests`, `repeats`, `received_nbytes` | requests to servers, those made again, bytes of all answers |
+        | `set_aside` | elements that failed, with `on_error=` |
+        | `copied` | batches handed out as copies, because many were kept |
+        | `projected_nbytes`, `peak_nbytes` | memory: projected, and the measured growth of this program |
+
+        Counts start at 0 again when the way of running changes: when a loader resumes with another size of batches, or
+        when a `cache` is full and threads read it.
+
+        Example:
+            >>> with penstock.range(100).batch(10).loader() as loader:
+            ...     batches = list(loader)
+            ...     counters = loader.counters()
+            >>> counters["batches"], counters["epoch"], counters["workers"] > 0
+            (10, 1, True)
+        """
+        counters, lanes, delivery = self._counters.copy(), self._lanes(), self._delivery
+        epoch, position = self.progress.at
+        traffic = sum((lane.traffic for lane in lanes), Traffic())
+        return {
+            "epoch": epoch,
+            "position": position,
+            "batches": counters.batches,
+            "elements_per_batch": self._elements_per_batch(),
+            "wait_s": counters.wait_s,
+            "use_s": counters.use_s,
+            "first_batch_s": counters.first_batch_s or 0.0,
+            "longest_wait_s": counters.longest_wait_s,
+            "worker_s": sum((lane.wall_s for lane in lanes), 0.0),
+            "worker_cpu_s": sum((lane.cpu_s for lane in lanes), 0.0),
+            "workers": self._worker_count(lanes),
+            "requests": traffic.requests,
+            "repeats": traffic.repeats,
+            "received_nbytes": traffic.nbytes,
+            "set_aside": self.arrangement.quarantine.count if self.arrangement.quarantine else 0,
+            "copied": delivery.ring.copied_count if delivery else 0,
+            "projected_nbytes": self.projected_nbytes,
+            "peak_nbytes": self._peak.nbytes,
+        }
+
     def _lanes(self) -> tuple[Lane, ...]:
         delivery = self._delivery
         return tuple(delivery.lanes()) if delivery else ()
@@ -325,8 +381,6 @@ class Loader(NoArray):
         delivery = self._delivery  # another thread may be putting another one there
         busiest = self.arrangement.top.busiest
         remarks = [f"{node.label}: {node.remark}." for node in walk(self.progress.plan) if node.remark]
-        # Of processes, a loader beside this one may have had more started, and all of them share the work.
-        hands = [lane.workers for lane in lanes if lane.reach in ("process", "machine") and not lane.is_serial]
         return Report(
             batches=counters.batches,
             elements_per_batch=self._elements_per_batch(),
@@ -338,9 +392,7 @@ class Loader(NoArray):
             first_batch_s=counters.first_batch_s or 0.0,
             copied=delivery.ring.copied_count if delivery else 0,
             executor=busiest.executor,
-            workers=max([busiest.worker_count, *hands])
-            if busiest.reach in ("process", "machine")
-            else busiest.worker_count,
+            workers=self._worker_count(lanes),
             projected_nbytes=self.projected_nbytes,
             slot_count=self._budget.slot_count,
             slot_nbytes=self._budget.slot_nbytes,
@@ -361,6 +413,15 @@ class Loader(NoArray):
             page_cache_nbytes=page_cache_nbytes(),
             mapped_nbytes=mapped_nbytes(),
         )
+
+    def _worker_count(self, lanes: tuple[Lane, ...]) -> int:
+        """The workers that run units of the steps that take most."""
+        busiest = self.arrangement.top.busiest
+        if busiest.reach not in ("process", "machine"):
+            return busiest.worker_count
+        # Of processes, a loader beside this one may have had more started, and all of them share the work.
+        hands = [lane.workers for lane in lanes if lane.reach in ("process", "machine") and not lane.is_serial]
+        return max([busiest.worker_count, *hands])
 
     def _elements_per_batch(self) -> int:
         """Elements of a delivered batch: this shard's rows of a full one; 1 if it is unknown."""

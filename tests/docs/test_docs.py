@@ -10,7 +10,8 @@ in tracebacks. A ```text block right after one is what it prints, with ... for w
                                         marked `framework` unless the extras are formats alone
     <!-- not run: why -->               before a block that cannot run here; the reason is required
     <!-- ranks: 2 -->                   the page runs in that number of processes at once, as under torchrun
-    <!-- packages: lightning -->        packages of the target `test-trainers`; the page is skipped without them
+    <!-- packages: lightning -->        packages besides our extras, in the group `test` or else of the target
+                                        `test-trainers`; the page is skipped without them
 """
 
 import ast
@@ -34,7 +35,9 @@ from tests.turns import needs_an_interpreter
 ROOT = Path(__file__).parents[2]
 PAGES = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if path.exists()]
 OTHER_PAGES = [*sorted((ROOT / "design").glob("*.md")), ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
-EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
+CONFIGURATION = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS = CONFIGURATION["project"]["optional-dependencies"].keys()
+TESTED = {re.split(r"\W", requirement)[0] for requirement in CONFIGURATION["dependency-groups"]["test"]}
 # Extras that the fast set has installed.
 FORMATS = {"arrayrecord", "audio", "hdf5", "image", "nifti", "parquet", "remote", "tfrecord", "xarray", "zarr"}
 
@@ -133,7 +136,7 @@ def packages_of(page: str) -> list[str]:
 
 def _marks(page: str) -> list:
     framework = [pytest.mark.framework] * bool(needs_of(page) - FORMATS)
-    return framework + [pytest.mark.trainers] * bool(packages_of(page))
+    return framework + [pytest.mark.trainers] * (not TESTED.issuperset(packages_of(page)))
 
 
 def _pages() -> list:
@@ -175,7 +178,7 @@ def test_page_runs_and_prints_what_it_shows(path, fresh_python, turns, tmp_path,
     work.mkdir()
     monkeypatch.chdir(work)
     if missing := [name for name in packages_of(page) if importlib.util.find_spec(name) is None]:
-        pytest.skip(f"needs {', '.join(missing)}: make test-trainers")
+        pytest.skip(f"needs {', '.join(missing)}")
     if found := RANKS.search(page):
         # Warnings of these packages are theirs to mend.
         warnings = ("-W", "ignore") if packages_of(page) else WARNINGS

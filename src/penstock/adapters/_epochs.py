@@ -65,6 +65,10 @@ class LoaderAdapter:
         """Returns the limit of the run, and the times of its steps, see `Loader.report`."""
         return self.loader.report()
 
+    def counters(self) -> dict[str, int | float]:
+        """Returns the counts up to now as numbers by name, see `Loader.counters`."""
+        return self.loader.counters()
+
     def close(self) -> None:
         """Closes the loader: its workers end. Batches that you hold stay yours. Closing again does nothing."""
         self.loader.close()

@@ -51,8 +51,9 @@ class Counters:
         self._left_at = 0.0
 
     def copy(self) -> "Counters":
-        """Returns the present numbers."""
-        running_s = 0.0 if self._cpu_began_s is None else time.process_time() - self._cpu_began_s
+        """Returns the present numbers. Any thread may call this."""
+        began_s = self._cpu_began_s  # read once: the consumer may end the epoch meanwhile
+        running_s = 0.0 if began_s is None else time.process_time() - began_s
         return replace(self, cpu_s=self.cpu_s + running_s)
 
     def since(self, before: "Counters") -> "Counters":
