@@ -303,8 +303,8 @@ class Loader(NoArray):
         """Returns the counts up to now as plain numbers, for a log or a monitoring system.
 
         Any thread may call this while the loader runs. It waits for nothing and reads no data. A batch that is handed
-        out meanwhile may be in some numbers already and not in others. Names end in the unit: `_s` are seconds, `_nbytes`
-        bytes, and others counts.
+        out meanwhile may be in some numbers already and not in others. Names end in the unit: `_s` are seconds,
+        `_nbytes` bytes, and others counts.
 
         | name | meaning |
         |---|---|
