@@ -456,6 +456,24 @@ def test_cells_come_with_columns_of_their_table(tmp_path):
     assert batch["kind"].tolist() == [i % 3 - 1 for i in range(ROWS)]
 
 
+def test_columns_of_old_files_and_of_no_kind_that_is_known(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    path = saved_h5ad(tmp_path / "x.h5ad")
+    with h5py.File(path, "r+") as file:
+        file["obs/old"], file["obs/__categories/old"] = np.arange(ROWS) % 2, ["no", "yes"]
+        file["obs/lost"] = h5py.SoftLink("/nowhere")
+        file.create_group("obs/group")
+    assert ps.from_h5ad(path, ["old"]).class_names == ["no", "yes"]
+    with pytest.raises(
+        ps.ArgumentError, match=r"no column 'lost' in obs\. It has \['age', 'group', 'kind', 'name', 'old',"
+    ):
+        ps.from_h5ad(path, ["lost"])
+    with pytest.raises(ps.ArgumentError, match=r"no column '' in obs"):
+        ps.from_h5ad(path, [""])
+    with pytest.raises(ps.SourceError, match=r"x\.h5ad has no array obs/group/values\. It is damaged, or no column of"):
+        ps.from_h5ad(path, ["group"])
+
+
 def test_stores_of_zarr_are_read_as_files_are(tmp_path):
     h5py, zarr = pytest.importorskip("h5py"), pytest.importorskip("zarr")
     path, store = saved_h5ad(tmp_path / "x.h5ad"), str(tmp_path / "x.zarr")

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, final
+from typing import Any, Final, NamedTuple, Protocol, final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,9 @@ from penstock.memory._rows import Indices
 from penstock.plan._source import Source
 from penstock.sources._remote import is_remote
 from penstock.sources.sparse import SparseSource, in_place, read_all
+
+_OLD_CATEGORIES: Final = "__categories"
+"""The group in which AnnData before 0.8 keeps the words of categorical columns; their numbers are the columns."""
 
 
 class Store(Protocol):
@@ -86,25 +89,26 @@ def columns(store: Store) -> list[str]:
         )
     order = [str(name) for name in table.attrs.get("column-order", ())]
     names = dict.fromkeys(name for name in (*order, *table) if name in table)
-    return [name for name in names if name != table.attrs.get("_index")]
+    return [name for name in names if name not in (table.attrs.get("_index"), _OLD_CATEGORIES)]
 
 
 def column(store: Store, name: str) -> Source:
     """A column of the table of cells."""
     inside = f"obs/{name}"
-    names, found = columns(store), store.get(inside)
+    names, found = columns(store), store.get(inside) if name else None
     if found is None:
+        names = [each for each in names if each != name]  # a link that leads nowhere
         raise ArgumentError(f"from_h5ad(): {store.path} has no column {name!r} in obs. It has {names}.")
     if store.is_array(found):
-        values = store.source(inside)
+        values, words = store.source(inside), f"obs/{_OLD_CATEGORIES}/{name}"
+        if store.get(words) is not None:
+            return CategorySource(values, _required(store, words))
         return in_place(values) or values
     form = found.attrs.get("encoding-type")
     if form not in ("categorical", b"categorical"):
-        own = [f"{inside}/values", f"{inside}/mask"]
-        if all(each is not None and store.is_array(each) for each in map(store.get, own)):
-            values, mask = map(store.source, own)
-            if len(mask) == len(values) and not read_all(mask).any():
-                return in_place(values) or values
+        values, mask = (_required(store, f"{inside}/{each}", form) for each in ("values", "mask"))
+        if len(mask) == len(values) and not read_all(mask).any():
+            return in_place(values) or values
         filled = ".fillna('').astype(object)" if "string" in str(form) else ".fillna(0).astype('int64')"
         raise SpecError(
             f"{inside} in {store.path} is {form!r:.60} with missing values, which have no number here. Fill them and "
@@ -114,14 +118,18 @@ def column(store: Store, name: str) -> Source:
     kept = store.get(words)
     if kept is not None and not store.is_array(kept):  # text that could be missing, as pandas 3 has it
         words += "/values"
-    codes, texts = (_required(store, each) for each in (f"{inside}/codes", words))
+    codes, texts = (_required(store, each, form) for each in (f"{inside}/codes", words))
     return CategorySource(codes, texts)
 
 
-def _required(store: Store, name: str) -> Source:
+def _required(store: Store, name: str, form: Any = None) -> Source:
+    """An array that has to be there, in a column that is kept in a form."""
     found = store.get(name)
     if found is None or not store.is_array(found):
-        raise SourceError(f"{store.path} has no array {name}. It is damaged, or was not written to its end.")
+        what = "" if form is None else f", as a column of the kind {form!r:.60} has"
+        raise SourceError(
+            f"{store.path} has no array {name}{what}. It is damaged, or no column of AnnData; write it again."
+        )
     return store.source(name)
 
 
