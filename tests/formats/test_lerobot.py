@@ -106,7 +106,7 @@ def test_what_is_no_folder_of_version_3_is_an_error_with_its_name(tmp_path):
 
 
 def test_a_folder_names_no_files_outside_of_it(tmp_path):
-    for number, form in enumerate(("../{video_key}.mp4", "/etc/{video_key}", 3)):
+    for number, form in enumerate(("../{video_key}.mp4", "/etc/{video_key}", "\ud800", 3)):
         with pytest.raises(ps.SourceError, match="names no files of this folder"):
             ps.from_lerobot(folder(tmp_path / str(number), video_path=form))
     changed = {"features": {"../x": {"dtype": "video"}}}

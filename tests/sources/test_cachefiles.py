@@ -289,6 +289,14 @@ def test_a_damaged_cache_is_set_aside(make: Any, name: str, tmp_path: Path, capl
     assert aside.name not in caplog.messages[-1]
 
 
+def test_a_stream_of_fewer_elements_than_are_kept_is_damage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    wanted = list(kept_text(tmp_path))
+    (folder,) = tmp_path.iterdir()
+    (folder / "count").write_bytes((2).to_bytes(8, "little"))  # of one element
+    assert list(kept_text(tmp_path)) == wanted
+    assert "says 1 elements, and more are kept" in caplog.text
+
+
 def test_a_cache_that_another_process_has_just_made_is_not_set_aside(tmp_path: Path) -> None:
     numbers(cached(tmp_path))
     (folder,) = tmp_path.iterdir()

@@ -101,6 +101,15 @@ def test_name_with_brackets_is_a_name_where_there_is_one(tmp_path, monkeypatch):
     assert found.url == os.path.join(tmp_path, "a[1]")
 
 
+@pytest.mark.parametrize("path", ["a\0b", "a\ud800b"])
+def test_text_that_no_path_can_have_is_refused(path):
+    for paths in (path, [path]):
+        with pytest.raises(ps.ArgumentError, match=r"'a.*b' is no path of a file"):
+            _openfile.find("from_x", paths)
+        with pytest.raises(ps.ArgumentError, match=r"'a.*b' is no path of a file"):
+            ps.from_files(paths)
+
+
 def test_directory_is_refused_with_the_cure(tmp_path):
     (tmp_path / "[1]").mkdir()
     (tmp_path / "[1]" / "a").touch()

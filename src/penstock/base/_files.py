@@ -5,7 +5,7 @@ import os
 import stat
 from typing import BinaryIO, Final
 
-from penstock.base._errors import SourceError
+from penstock.base._errors import ArgumentError, SourceError
 
 # Not on Windows. O_NONBLOCK changes nothing for a regular file.
 _FLAGS: Final[int] = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -55,3 +55,17 @@ def _require_regular(mode: int, path: str | os.PathLike[str]) -> None:
             f"{os.fspath(path)} is a pipe, a socket or a device, of which nothing can be read twice, nor by its place. "
             "Write what it gives to a file first."
         )
+
+
+def require_path(path: str) -> None:
+    """Refuses text that no path can have.
+
+    Raises:
+        ArgumentError: It has a zero byte, or half of a character.
+    """
+    try:
+        if b"\0" not in os.fsencode(path):
+            return
+    except UnicodeEncodeError:
+        pass
+    raise ArgumentError(f"{path!r} is no path of a file.")

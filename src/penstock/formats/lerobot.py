@@ -109,7 +109,7 @@ def _cameras(folder: str, info: dict[str, Any]) -> dict[str, str]:
     names = [name for name, about in features.items() if isinstance(about, dict) and about.get("dtype") == "video"]
     if not names:
         return {}
-    if not isinstance(form, str) or ".." in form or os.path.isabs(form):
+    if not isinstance(form, str) or not form.isprintable() or ".." in form or os.path.isabs(form):
         raise SourceError(f"{folder}/meta/info.json: video_path is {form!r:.80}, which names no files of this folder.")
     if strange := [name for name in names if not re.fullmatch(r"[\w.\-]+", name) or ".." in name]:
         raise SourceError(f"{folder}/meta/info.json: {strange[0]!r:.80} is no name of a camera.")

@@ -296,7 +296,11 @@ def _paths(directory: str, spec: Spec) -> dict[str, str]:
 
 def _files(place: str, paths: dict[str, str], spec: Spec, length: int | None, limit: int | None) -> CacheFiles:
     if length is None and (count := _count_in(paths["count"])) is not None:
-        described(paths, spec, count)
+        index = described(paths, spec, count)[1]
+        with open(paths["index.npy"], "rb") as marks:
+            marks.seek(index.offset + count * mark_nbytes(spec))
+            if any(marks.read(mark_nbytes(spec))):
+                raise SourceError(f"{paths['count']} says {count:,} elements, and more are kept")
     if os.path.getsize(paths["count"]) != 8:  # without it a complete stream would count as one that is being written
         raise SourceError(f"{paths['count']} has another size than 8 bytes")
     leaves, index = described(paths, spec, length or 0)

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base._errors import ArgumentError, SourceError
+from penstock.base._files import require_path
 from penstock.sources._remote import is_remote, matches, sent
 from penstock.sources._store import StorageOptions
 
@@ -183,8 +184,9 @@ def named(paths: Iterable[str]) -> FileList:
     while some := list(itertools.islice(several, 4096)):  # bounds the number of Python objects
         split = [os.path.split(path) for path in some]
         for path, (_, name) in zip(some, split, strict=True):
-            if not name or "\0" in path:
+            if not name:
                 raise ArgumentError(f"{path!r} is no path of a file.")
+            require_path(path)
         pieces.append(packed([name for _, name in split]))
         numbers.append(np.array([folders.setdefault(folder, len(folders)) for folder, _ in split], np.int32))
     folder_of = np.concatenate(numbers) if numbers else np.zeros(0, np.int32)

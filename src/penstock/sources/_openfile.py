@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from penstock import native
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, no_path
-from penstock.base._files import open_descriptor, require_file
+from penstock.base._files import open_descriptor, require_file, require_path
 from penstock.base._positions import require_order
 from penstock.base._printable import printable
 from penstock.base._retries import NOTHING_WANTED, RetryBudget, reading_with, retry_budget
@@ -752,6 +752,7 @@ def _matches(path: str, options: StorageOptions | None) -> Sequence[File | str]:
         found = [each if isinstance(each, str) else File(*each, options) for each in matches(path, options)]
     else:
         path = path.removeprefix("file://").removeprefix("local://")
+        require_path(path)
         if os.path.isdir(path):
             raise SourceError(f"{path} is a directory. Name the files in it, as by the pattern {_pattern_in(path)!r}.")
         if not glob.has_magic(path) or os.path.exists(path):
