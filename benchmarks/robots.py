@@ -3,15 +3,32 @@
 Question: a policy reads the last eight frames of each camera and the next eight actions, from any step of any episode.
 How many steps a second come from two workers, shuffled over all episodes?
 
-Method: `python benchmarks/robots.py`. LeRobot itself writes the folders (version 3), by H.264 with a key frame at every
-second frame, as is its default. `small_*`: 50 episodes of 200 frames of 96x96, one camera, batches of 32. `large_*`: 8
-episodes of 200 frames of 480x640, four cameras, batches of 8: 236 MB. The consumer reads every byte. `penstock` is
+Method: `python benchmarks/robots.py`. LeRobot itself writes the folders (version 3), by H.264, with a key frame at each
+second frame, which is its default. `small_*`: 50 episodes of 200 frames of 96x96, one camera, batches of 32. `large_*`:
+8 episodes of 200 frames of 480x640, four cameras, batches of 8: 236 MB. The consumer reads every byte. `penstock` is
 `from_lerobot`, `windows` with offsets by name, and `shuffle`, on threads; `lerobot` is `LeRobotDataset` with
 `delta_timestamps` and `return_uint8=True` in PyTorch's DataLoader, as its documentation has it, by TorchCodec, and
 `lerobot_pyav` by PyAV; `torchcodec` is a dataset of indices in a DataLoader, whose workers keep a `VideoDecoder` for
 each film.
 
 The contenders need Python 3.12, FFmpeg and `pip install "lerobot[dataset]"`, in an environment apart.
+
+Machine: two cores of an AMD EPYC, Linux 6.18, Python 3.12.1, NumPy 2.2.6, LeRobot 0.6.1, TorchCodec 0.11.1, PyAV 15.1,
+2026-11-26, three rounds. The machine was busy with other work throughout, and the ranges are wide.
+
+Result, steps a second, median and range:
+
+    case               small             large
+    penstock           634 (548-815)     16 (6.8-23)
+    lerobot            337 (112-505)     10 (7.7-14)
+    lerobot_pyav       195 (143-235)     7.2 (3.7-11)
+    torchcodec         947 (441-1,815)   5.8 (5.1-7.7)
+    ratio to the best  0.58 (0.45-1.4)   1.6 (0.62-2.1)
+
+So the target of 2 is not met. A clip of small frames takes 0.6 ms of a processor to decode by PyAV, and TorchCodec
+takes 0.8 ms with the conversion; here it is 0.9 ms on one thread, and 1.0 to 1.2 ms on two, which wait for the GIL
+between the frames. Large frames are decoding in all of them (15 ms a clip of each camera); what is won there are images
+that cross no process.
 """
 
 import functools

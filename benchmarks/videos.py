@@ -7,8 +7,7 @@ Method: `python benchmarks/videos.py`. `small_*`: 50 films of 200 frames of 96x9
 films of 200 frames of 480x640, batches of 8. H.264 with a key frame at every second frame, as LeRobot writes its films,
 by x264's defaults otherwise. All clips are shuffled over all films; the consumer reads every byte. `pyav` is PyTorch's
 DataLoader over a dataset that opens a film, seeks, and decodes the frames of one clip; `pyav_open` keeps films open in
-each worker; `opencv` is the same with `cv2.VideoCapture`, kept open. TorchCodec has no case: its wheel of PyPI needs
-libraries of CUDA, which this machine has not.
+each worker; `opencv` is the same with `cv2.VideoCapture`, kept open. TorchCodec and LeRobot are in `robots.py`.
 
 Machine: two cores of an AMD EPYC, Linux 6.18, Python 3.11.7, NumPy 2.4.6, PyAV 18.1, 2026-11-26, three rounds, quiet.
 
@@ -25,7 +24,7 @@ So the target of 2 is not met. What is left is decoding, the same in all: 80 % o
 are images that cross no process, and one scaler a decoder on one thread: by default PyAV makes one for each frame, with
 threads of its own, which takes 0.8 ms for 96x96.
 
-Not shown: LeRobot's own loader, four cameras at once, films with rare key frames.
+Not shown: films with rare key frames.
 """
 
 import functools
