@@ -1,5 +1,6 @@
 """`penstock inspect`: its description of files and folders, and the Python that opens them."""
 
+import gzip
 import json
 import os
 import sys
@@ -144,6 +145,15 @@ def write_sounds(path: str) -> None:
         Path(path, name).write_bytes(b"RIFF\x24\0\0\0WAVEfmt ")
 
 
+def write_digits(path: str) -> None:
+    os.mkdir(path)
+    for name, count in (("t10k", 2), ("train", 5)):
+        with gzip.open(f"{path}/{name}-images-idx3-ubyte.gz", "wb") as file:
+            file.write(b"\0\0\x08\3" + np.array([count, 4, 3], ">u4").tobytes() + bytes(count * 12))
+        with gzip.open(f"{path}/{name}-labels-idx1-ubyte.gz", "wb") as file:
+            file.write(b"\0\0\x08\1" + np.array([count], ">u4").tobytes() + bytes(count))
+
+
 def write_corpus(path: str) -> None:
     os.mkdir(path)
     Path(path, "a.bin").write_bytes(bytes(4))
@@ -239,6 +249,13 @@ FORMATS = {
         "an idx file, as of MNIST",
         2,
         "(3,) uint8",
+    ),
+    "mnist": (write_digits, "a folder of idx files, as of MNIST", 5, "{'image': (4, 3) uint8, 'label': () uint8}"),
+    "mnist/t10k-labels-idx1-ubyte.gz": (
+        lambda path: write_digits("mnist"),
+        "an idx file, as of MNIST",
+        2,
+        "() uint8",
     ),
     "test.bin": (
         lambda path: Path(path).write_bytes(bytes(2 * 3073)),

@@ -55,7 +55,7 @@ def from_files(
     `penstock.image.decode(element["bytes"])` or with any library that takes bytes. An error there names the file.
 
     Opens no file before the first read; of a URL it asks for the size. A file is read when its element is requested, in
-    one piece: cut large files before, or read them by a format of their own.
+    one piece: cut large files before, or read them by a format of their own. `select(["path", "label"])` opens none.
 
     Random access: yes. Order: that of the given paths; the files of a pattern by name.
     Memory: 16 bytes a file and its name, and the labels, shared by worker processes; for each worker the largest file.
