@@ -5,7 +5,8 @@ Questions, each of 100 kB images behind 30 ms of latency:
 - `random`: 200 tar files, shuffled as a whole; beside `bare_random`, 128 threads that call obstore for as many ranges.
 - `window`: the same, shuffled in a window of 2,048; beside WebDataset (`curl`, four workers, a buffer of 1,000),
   LitData and MosaicML Streaming (their own formats, two workers, shuffled).
-- `sequential`: the same in order; beside `bare_sequential`, 16 threads that fetch parts of 8 MiB.
+- `sequential`: the same in order; beside `bare_sequential`, 16 threads that fetch parts of 8 MiB; and beside
+  `loop_sequential`, which also finds the images in them, copies each once, calls the function, and makes batches.
 - `objects`: one object an image, shuffled as a whole; beside s3torchconnector (a map-style dataset, eight workers) and
   PyTorch with s3fs (eight workers).
 - `random_faults`: `random` with 1 % of 503 and 1 % of answers after 1 s.
@@ -97,13 +98,17 @@ def sequential(shards: int) -> Iterator[int]:
     return _penstock(_tar().map(_length))
 
 
-def _bare(ranges: list[tuple[str, int, int]], threads: int) -> Iterator[int]:
+def _answers(ranges: list[tuple[str, int, int]], threads: int) -> Iterator[Any]:
     import obstore
     from obstore.store import from_url
 
     store = from_url(f"s3://{BUCKET}", client_options={"allow_http": True})
     with ThreadPoolExecutor(threads) as pool:
-        yield from pool.map(lambda of: len(obstore.get_range(store, of[0], start=of[1], end=of[2])), ranges)
+        yield from pool.map(lambda of: obstore.get_range(store, of[0], start=of[1], end=of[2]), ranges)
+
+
+def _bare(ranges: list[tuple[str, int, int]], threads: int) -> Iterator[int]:
+    return map(len, _answers(ranges, threads))
 
 
 def bare_random(shards: int) -> Iterator[int]:
@@ -113,10 +118,27 @@ def bare_random(shards: int) -> Iterator[int]:
     return _bare([(f"tar/{s:05}.tar", i * step + 512, i * step + 512 + NBYTES) for s, i in places], 128)
 
 
-def bare_sequential(shards: int) -> Iterator[int]:
+def _parts(shards: int) -> list[tuple[str, int, int]]:
     size, part = IMAGES_A_SHARD * (512 + -(-NBYTES // 512) * 512), 8 << 20
     starts = [(shard, at) for shard in range(shards) for at in range(0, size, part)]
-    return _bare([(f"tar/{shard:05}.tar", at, min(size, at + part)) for shard, at in starts], 16)
+    return [(f"tar/{shard:05}.tar", at, min(size, at + part)) for shard, at in starts]
+
+
+def bare_sequential(shards: int) -> Iterator[int]:
+    return _bare(_parts(shards), 16)
+
+
+def loop_sequential(shards: int) -> Iterator[int]:
+    sizes = []
+    for answer in _answers(_parts(shards), 16):  # a part is a whole file here
+        view, at = memoryview(answer), 0
+        while at < len(view):
+            nbytes = int(bytes(view[at + 124 : at + 135]), 8)
+            sizes.append(_length({"jpg": bytes(view[at + 512 : at + 512 + nbytes])}))
+            at += 512 + -(-nbytes // 512) * 512
+            if len(sizes) == BATCH:
+                yield sum(sizes)
+                sizes = []
 
 
 def objects(shards: int) -> Iterator[int]:
@@ -221,7 +243,8 @@ CASES: dict[str, tuple[Callable[[int], Iterator[int]], str, str]] = {
     "streaming": (streaming, "", "streaming"),
     "window": (window, "webdataset litdata streaming", "obstore"),
     "bare_sequential": (bare_sequential, "", "obstore"),
-    "sequential": (sequential, "bare_sequential", "obstore"),
+    "loop_sequential": (loop_sequential, "bare_sequential", "obstore"),
+    "sequential": (sequential, "bare_sequential loop_sequential", "obstore"),
     "s3torchconnector": (s3torchconnector, "", "s3torchconnector"),
     "torch_s3fs": (torch_s3fs, "", "s3fs"),
     "objects": (objects, "s3torchconnector torch_s3fs", "obstore"),
