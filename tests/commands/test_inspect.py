@@ -324,6 +324,17 @@ def test_findings_are_printed_as_text(capsys):
     ]
 
 
+def test_names_with_quotes_are_printed_as_code_that_runs(inspect):
+    import h5py
+
+    write_cells("a.h5ad")
+    with h5py.File("a.h5ad", "r+") as file:
+        file['obs/doctor\'s "y"'] = [1, 2]
+    found, status = inspect("a.h5ad")
+    assert status == 0
+    assert opened(found)[1]['doctor\'s "y"'] == 2
+
+
 def test_lone_leaves_take_a_line_each(capsys):
     np.save("a.npy", np.arange(8.0).reshape(2, 4))
     assert cli.main(["inspect", "a.npy"]) == 0

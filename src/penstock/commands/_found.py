@@ -30,7 +30,7 @@ class Found:
 
 def made(what: str, constructor: str, argument: Any, unseen: Mapping[str, Any] | None = None, **options: Any) -> Found:
     """Calls a constructor of penstock. `unseen` are options that the printed code does not need."""
-    given = "".join(f", {name}={value!r}" for name, value in options.items()).replace("'", '"')
+    given = "".join(f", {name}={quoted(value)}" for name, value in options.items())
     code = f"ds = ps.{constructor}({quoted(argument)}{given})"
     try:
         return Found(what, code, getattr(penstock, constructor)(argument, **options, **(unseen or {})))
@@ -39,5 +39,7 @@ def made(what: str, constructor: str, argument: Any, unseen: Mapping[str, Any] |
 
 
 def quoted(value: Any) -> str:
-    """A value as code."""
-    return json.dumps(value, ensure_ascii=False)
+    """A value as code, with double quotes."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(quoted, value))}{',' * (len(value) == 1)})"
+    return repr(value) if value is None or isinstance(value, bool) else json.dumps(value, ensure_ascii=False)

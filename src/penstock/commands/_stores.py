@@ -12,6 +12,8 @@ from penstock.formats import h5ad
 
 _MOST_LINES: Final = 30
 _SPARSE: Final = {"data", "indices", "indptr"}
+_DAMAGE: Final = (OSError, ValueError, KeyError, RuntimeError, TypeError)
+"""The libraries' errors for damaged files."""
 
 
 def of_hdf5(path: str) -> Found:
@@ -47,10 +49,6 @@ def of_zarr(path: str) -> Found:
         return _unreadable("a Zarr store", path, "zarr", error)
 
 
-_DAMAGE: Final = (OSError, ValueError, KeyError, RuntimeError, TypeError)
-"""The libraries' errors for damaged files."""
-
-
 def _unreadable(what: str, path: str, library: str, error: Exception) -> Found:
     if isinstance(error, ImportError):
         extra = {"h5py": "hdf5"}.get(library, library)
@@ -81,7 +79,7 @@ def of_netcdf(path: str) -> Found:
 
 
 def _cells(path: str) -> Found:
-    """Opens a file of AnnData, with the columns of `obs` that have a value in every row."""
+    """Opens a file of AnnData, with the columns of `obs` that can be read."""
     what = "cells of AnnData"
     try:
         with h5ad.opened(path) as store:
@@ -96,7 +94,7 @@ def _cells(path: str) -> Found:
     found = made(what, "from_h5ad", path, obs=kept) if kept else made(what, "from_h5ad", path)
     found.facts["obs"] = [", ".join(every) or "no columns"]
     if left := [name for name in every if name not in kept]:
-        found.facts["left out"] = [f"{', '.join(left)}, where values are missing"]
+        found.facts["left out"] = [f"{', '.join(left)}, which have missing values, or a kind of their own"]
     if layers:
         found.facts["layers"] = [", ".join(layers)]
     return found

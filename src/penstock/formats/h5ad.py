@@ -37,19 +37,14 @@ class Store(Protocol):
         """The rows of an array."""
 
 
-def is_zarr(path: str) -> bool:
-    """Whether a path is that of a store of Zarr: a folder, an archive, or a URL."""
-    return is_remote(path) or os.path.isdir(path) or path.endswith(".zip")
-
-
 def opened(path: str) -> AbstractContextManager[Store]:
-    """Opens a file or a store for a look.
+    """Opens a file for a look; of a folder, an archive or a URL, a store of Zarr.
 
     Raises:
         ImportError: Its library is missing.
         SourceError: It is missing, or none, or damaged.
     """
-    if is_zarr(path):
+    if is_remote(path) or os.path.isdir(path) or path.endswith(".zip"):
         with needs("from_h5ad", "zarr"):
             from penstock.formats.zarr import ZarrStore
         return ZarrStore.opened(path)
