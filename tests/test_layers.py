@@ -131,6 +131,7 @@ OPTIONAL = {
         "formats/_tableread.py",
         "formats/parquet.py",
         "formats/rowtext.py",
+        "formats/_textcolumns.py",
     ),
     "array_record": ("formats/arrayrecord.py",),
     "lance": ("formats/lance.py",),

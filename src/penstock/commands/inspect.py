@@ -54,6 +54,8 @@ def run(options: argparse.Namespace) -> int:
             about |= {"length": length, "element_spec": spec, "access": dataset.access, "elements": []}
             for number in range(min(options.elements, length)):
                 about["elements"].append(_leaves(dataset[number]))
+            if dataset._node.remark:
+                about["facts"] |= {"note": [dataset._node.remark]}
     except (penstock.PenstockError, ImportError, OSError) as error:
         about["problem"] = str(error)
     say(json.dumps(about, indent=2) if options.json else "\n".join(_lines(about)))

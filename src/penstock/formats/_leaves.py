@@ -449,21 +449,23 @@ def decoded(batch: Any, leaf: Leaf, first: int = 0) -> Column | Ragged:
     Raises:
         RowError: A value is missing, or does not fit.
     """
+    return column_of(values_of(batch, leaf, first), leaf.spec, leaf.name, first)
+
+
+def values_of(batch: Any, leaf: Leaf, first: int = 0) -> Any:
+    """The values of a leaf as an Arrow array that has its spec; see `decoded`."""
     place = batch.schema.get_field_index(leaf.origin[0])
     values = pa.nulls(batch.num_rows) if place < 0 else batch.column(place)
     for name in leaf.origin[1:]:
         values = field_of(values, name)
     try:
         if leaf.masks:
-            values = values.is_null()
-        else:
-            values = conformed(values, leaf.spec, may_round=leaf.may_round, unit=leaf.unit, name=leaf.name)
-            if leaf.fill is not None:
-                values = _filled(values, leaf.fill)
+            return values.is_null()
+        values = conformed(values, leaf.spec, may_round=leaf.may_round, unit=leaf.unit, name=leaf.name)
+        return values if leaf.fill is None else _filled(values, leaf.fill)
     except RowError as error:
         error.column, error.row = leaf.name, error.row + first
         raise
-    return column_of(values, leaf.spec, leaf.name, first)
 
 
 def field_of(values: Any, name: str) -> Any:

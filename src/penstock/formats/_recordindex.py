@@ -1,6 +1,6 @@
-"""The records of files whose places are found once and kept (`sources/_kept.py`), and copies of decompressed content.
+"""The records of files whose places are found once and kept (`sources/_kept.py`), and content made of files.
 
-A copy is kept as an index is, and has a file beside it with its size and checksum, which is written after it.
+Such content is kept as an index is, and has a file beside it with its size and checksum, which is written after it.
 """
 
 import codecs
@@ -169,47 +169,90 @@ def decompressed(
     Raises:
         SourceError: The file is damaged or truncated, or the copy cannot be written.
     """
-    state = hashlib.sha256(
-        f"{VERSION} {compression}{' ' + encoding if encoding else ''} {file.nbytes} {file.version}".encode()
-    ).hexdigest()[:8]
-    stems = stems_of(file, cache_dir)
-    paths = [stem.with_name(f"{stem.name}.{state}.content") for stem in stems]
-    for path in paths:
-        if (copy := _kept_copy(file, path)) is not None:
+    kind = f"{compression}{' ' + encoding if encoding else ''}"
+    if (copy := kept_content((file,), kind, cache_dir)) is not None:
+        return copy
+
+    def content() -> Iterator[bytes]:
+        if unpacked is not None:
+            return unpacked()
+        return pieces(file, compression) if encoding is None else _in_utf_8(file, compression, encoding)
+
+    try:
+        copy = keep_content((file,), kind, cache_dir, content)
+        done = "decompressed" if compression else "written in UTF-8"
+        _log.info("%s was %s into %s, %d MiB.", file.url, done, copy.url, copy.nbytes >> 20)
+        return copy
+    except SourceError:
+        raise
+    except OSError as error:
+        problems = str(error)
+    form = "compressed" if compression else f"in {encoding}"
+    raise SourceError(
+        f"{file.url} is {form}, so there is no random access to its records, and its content cannot be written beside "
+        f"it ({problems}). Give a cache_dir with room for it, or "
+        f"{'decompress the file' if compression else 'write it in UTF-8'}."
+    )
+
+
+def kept_content(files: Sequence[File], kind: str, cache_dir: str | None, ending: str = "content") -> File | None:
+    """Returns what `keep_content` kept; None if it is not there, not whole, or may be a stranger's."""
+    for _, path in _paths_of(files, kind, cache_dir, ending):
+        if (copy := _kept_copy(files, path)) is not None:
             return copy
+    return None
+
+
+def keep_content(
+    files: Sequence[File],
+    kind: str,
+    cache_dir: str | None,
+    content: Callable[[], Iterator[bytes]],
+    ending: str = "content",
+) -> File:
+    """Writes what is made of files into a file that is kept, beside the first of them or as `kept` does.
+
+    Args:
+        files: The files. Only those who can read all of them can read what is made.
+        kind: What is made. Another kind is another file.
+        cache_dir: See `kept`.
+        content: Yields it.
+        ending: The ending of the file's name.
+
+    Raises:
+        OSError: It cannot be written anywhere. The message has the folders.
+    """
     problems = []
-    for stem, path in zip(stems, paths, strict=True):
+    for stem, path in _paths_of(files, kind, cache_dir, ending):
         try:
-            if unpacked is not None:
-                content = unpacked()
-            else:
-                content = pieces(file, compression) if encoding is None else _in_utf_8(file, compression, encoding)
-            copy = _copied(file, path, content, int(state, 16) & 0x7FFFFFFF)
+            copy = _copied(files, path, content(), int(path.suffixes[-2][1:], 16) & 0x7FFFFFFF)
         except SourceError:
             raise
         except OSError as error:
             problems.append(problem(path, error))
             continue
-        _delete_old_copies(file, stem)
-        done = "decompressed" if compression else "written in UTF-8"
-        _log.info("%s was %s into %s, %d MiB.", file.url, done, path, copy.nbytes >> 20)
+        _delete_old_copies(files, stem, ending)
         return copy
-    form = "compressed" if compression else f"in {encoding}"
-    raise SourceError(
-        f"{file.url} is {form}, so there is no random access to its records, and its content cannot be written beside "
-        f"it ({'; '.join(problems) or 'and this user has no home'}). Give a cache_dir with room for it, or "
-        f"{'decompress the file' if compression else 'write it in UTF-8'}."
-    )
+    raise OSError("; ".join(problems) or "and this user has no home")
 
 
-def _copied(file: File, path: Path, content: Iterator[bytes], changed_s: int) -> File:
-    """Writes the content of a file, as it is decompressed or decoded, reads it back, and notes its size and checksum.
+def _paths_of(files: Sequence[File], kind: str, cache_dir: str | None, ending: str) -> list[tuple[Path, Path]]:
+    """The places where what is made of files may be: what the names of its states begin with, and its own name."""
+    facts = " ".join(f"{file.nbytes} {file.version}" for file in files)
+    state = hashlib.sha256(f"{VERSION} {kind} {facts}".encode()).hexdigest()[:8]
+    more = hashlib.sha256("\0".join(file.url for file in files).encode()).hexdigest()[:8] if len(files) > 1 else ""
+    stems = [stem.with_name(stem.name + f".{more}" * bool(more)) for stem in stems_of(files[0], cache_dir)]
+    return [(stem, stem.with_name(f"{stem.name}.{state}.{ending}")) for stem in stems]
+
+
+def _copied(files: Sequence[File], path: Path, content: Iterator[bytes], changed_s: int) -> File:
+    """Writes the content of a file, reads it back, and notes its size and checksum.
 
     All copies of a state have the same time of the last change. So processes that start together and each make one
     take it for the same file, whichever is the last to replace it.
 
     Raises:
-        SourceError: The file is damaged or truncated.
+        SourceError: A file is damaged or truncated.
         OSError: The copy cannot be written, or differs from what was written.
     """
     written = [0, 0]
@@ -219,20 +262,22 @@ def _copied(file: File, path: Path, content: Iterator[bytes], changed_s: int) ->
             written[:] = written[0] + len(piece), zlib.crc32(piece, written[1])
             yield piece
 
-    write(file, path, counted(), changed_s * 10**9)
+    file, *others = files
+    write(file, path, counted(), changed_s * 10**9, others)
     copy = described(str(path))
     if [copy.nbytes, _checksum(copy)] != written:
         raise OSError(errno.EIO, "what was written cannot be read back")
-    write(file, _note_of(path), index_bytes(_state_of(file), {"facts": np.array([*written, int(copy.version)])}))
+    facts = {"facts": np.array([*written, int(copy.version)])}
+    write(file, _note_of(path), index_bytes(_state_of(files), facts), others=others)
     return copy
 
 
-def _kept_copy(file: File, path: Path) -> File | None:
+def _kept_copy(files: Sequence[File], path: Path) -> File | None:
     """Returns the content that was kept in a file; None if it is not there, not whole, or may be a stranger's."""
     with contextlib.suppress(Exception):  # damage has many forms
         require_own_file(path)
         require_own_file(_note_of(path))
-        if (facts := read_index(_state_of(file), _note_of(path).read_bytes())) is None:
+        if (facts := read_index(_state_of(files), _note_of(path).read_bytes())) is None:
             return None
         nbytes, checksum, changed = facts["facts"].tolist()
         copy = described(str(path))
@@ -243,13 +288,14 @@ def _kept_copy(file: File, path: Path) -> File | None:
         if _checksum(copy) == checksum:  # the folder was copied
             facts = {"facts": np.array([nbytes, checksum, int(copy.version)])}
             with contextlib.suppress(OSError):
-                write(file, _note_of(path), index_bytes(_state_of(file), facts))
+                file, *others = files
+                write(file, _note_of(path), index_bytes(_state_of(files), facts), others=others)
             return copy
     return None
 
 
-def _state_of(file: File) -> str:
-    return f"{_NOTE} {file.nbytes} {file.version}"
+def _state_of(files: Sequence[File]) -> str:
+    return f"{_NOTE} {' '.join(f'{file.nbytes} {file.version}' for file in files)}"
 
 
 def _note_of(path: Path) -> Path:
@@ -260,15 +306,15 @@ def _checksum(file: File) -> int:
     return functools.reduce(lambda value, piece: zlib.crc32(piece, value), pieces(file, None), 0)
 
 
-def _delete_old_copies(file: File, stem: Path) -> None:
-    """Deletes the content of older states of a file, with their notes: only names that this module makes."""
-    ours = re.compile(re.escape(stem.name) + r"\.[0-9a-f]{8}\.content")
+def _delete_old_copies(files: Sequence[File], stem: Path, ending: str) -> None:
+    """Deletes what was made of older states of files, with its notes: only names that this module makes."""
+    ours = re.compile(re.escape(stem.name) + r"\.[0-9a-f]{8}\." + ending)
     for name in filter(ours.fullmatch, os.listdir(stem.parent)):
         old = stem.with_name(name)
         with contextlib.suppress(Exception):  # damage has many forms
             line, _, _ = _note_of(old).read_bytes()[8:].partition(b"\n")
             state = json.loads(line)[0]
-            if state.startswith(f"{_NOTE} ") and state != _state_of(file):
+            if state.startswith(f"{_NOTE} ") and state != _state_of(files):
                 old.unlink()
                 _note_of(old).unlink()
 

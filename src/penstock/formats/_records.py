@@ -247,6 +247,7 @@ def from_jsonl(
     null_masks: Sequence[str] = (),
     encoding: str = "utf-8",
     compression: Literal["auto", "gzip", "zlib"] | None = "auto",
+    index: Literal["columns", "lines"] = "columns",
     cache_dir: str | os.PathLike[str] | None = None,
     storage_options: dict[str, Any] | None = None,
     cache: DiskCache | None = None,
@@ -264,11 +265,17 @@ def from_jsonl(
     the other are errors, unless `dtypes` makes both text. The log has one line about files that differ.
 
     When the spec or the length is first needed, all lines are read once, for their places and types; of files below
-    1 MiB at once. The result is kept as by `from_tfrecord`, and compressed files are decompressed as there. pyarrow
-    parses the lines of each read together, without the GIL.
+    1 MiB at once. The result is kept as by `from_tfrecord`, and compressed files are decompressed as there.
+
+    When elements are first read, all lines are parsed to columns. They are kept beside the index, in an Arrow file that
+    every process maps. It takes about as much disk as the text; the log says how much. Other `columns`, `dtypes` or
+    nulls are another file. Lines are parsed when they are read, to the same elements, if `index="lines"`; if the text
+    has below 1 MiB or above 4 GiB in all; if a line cannot be read; and if columns cannot be written, or would take
+    more than 4 times the text.
 
     Random access: yes. Order: that of the given paths; the files of a pattern by name.
-    Memory: 8 bytes a line in each process; 2 MiB, the largest line and what they parse to for each worker.
+    Memory: 8 bytes a line in each process, and with columns 8 bytes a line for each of text; without them 2 MiB, the
+    largest line and what they parse to for each worker. While columns are made, some 200 MiB.
 
     Args:
         paths: A path, a pattern (`"train-*.jsonl"`), a URL (`s3://`, `gs://`, `https://`), or a list of these.
@@ -280,6 +287,7 @@ def from_jsonl(
         encoding: As for `open`. Where lines cannot be found in it, as in UTF-16, the text is written again in UTF-8, as
             compressed files are decompressed.
         compression: `"auto"` detects gzip.
+        index: `"columns"` keeps parsed columns beside the index of lines; `"lines"` parses lines when they are read.
         cache_dir: The folder for the results, instead of beside the files.
         storage_options: See `from_tar`.
         cache: Keeps what is read from URLs on a local disk; see `DiskCache`.
@@ -301,7 +309,7 @@ def from_jsonl(
         from penstock.formats import rowtext
     files, folder = _found("from_jsonl", paths, storage_options, cache, cache_dir)
     form = rowtext.Format("jsonl", encoding=encoding)
-    source = rowtext.source(form, files, columns, dtypes, fill_null, null_masks, compression, folder)
+    source = rowtext.source(form, files, columns, dtypes, fill_null, null_masks, compression, folder, index)
     return Dataset(SourceNode(source, "from_jsonl"))
 
 
@@ -317,6 +325,7 @@ def from_csv(
     null_masks: Sequence[str] = (),
     encoding: str = "utf-8",
     compression: Literal["auto", "gzip", "zlib"] | None = "auto",
+    index: Literal["columns", "lines"] = "columns",
     cache_dir: str | os.PathLike[str] | None = None,
     storage_options: dict[str, Any] | None = None,
     cache: DiskCache | None = None,
@@ -341,6 +350,7 @@ def from_csv(
         null_masks: As for `from_parquet`.
         encoding: As for `from_jsonl`.
         compression: `"auto"` detects gzip.
+        index: As for `from_jsonl`.
         cache_dir: The folder for the results, instead of beside the files.
         storage_options: See `from_tar`.
         cache: Keeps what is read from URLs on a local disk; see `DiskCache`.
@@ -359,7 +369,7 @@ def from_csv(
         from penstock.formats import rowtext
     form = rowtext.Format("csv", delimiter, quote, None if names is None else tuple(names), encoding)
     files, folder = _found("from_csv", paths, storage_options, cache, cache_dir)
-    source = rowtext.source(form, files, columns, dtypes, fill_null, null_masks, compression, folder)
+    source = rowtext.source(form, files, columns, dtypes, fill_null, null_masks, compression, folder, index)
     return Dataset(SourceNode(source, "from_csv"))
 
 

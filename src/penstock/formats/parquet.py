@@ -47,7 +47,7 @@ from penstock.formats._tableread import (
     read_group,
 )
 from penstock.memory._rows import positions_of
-from penstock.plan._source import Read
+from penstock.plan._source import Read, Source
 from penstock.sources._blocks import CachedFile
 from penstock.sources._openfile import File, FilesSource, block_reader, bounds_of, by_part, for_each, placed, stamp
 from penstock.sources._remote import ByteSource, RemoteFile
@@ -250,8 +250,15 @@ class TableSource(Tabular, FilesSource):
     def describe(self, index: int) -> str:
         return self.describe_row(*placed(self.bounds, index))
 
+    @cached_property
+    def origin(self) -> Source | None:
+        """The source of the same elements whose names these rows have; None if they have their own."""
+        return None
+
     def describe_row(self, group: int, row: int) -> str:
         """Names the file, the row group and the row in it."""
+        if self.origin is not None:
+            return self.origin.describe(int(self.bounds[group]) + row)
         name = "row group" if self.kind == "parquet" else "record batch"
         return f"{self.files[self.groups.files[group]].name} {name} {self.groups.numbers[group]} row {row}"
 

@@ -2,10 +2,11 @@
 
 import csv
 import io
+import itertools
 import json
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Literal, NoReturn, final
@@ -18,22 +19,39 @@ import pyarrow.types as kinds
 
 from penstock.base._errors import ArgumentError, SourceError, SpecError
 from penstock.base._spec import Spec
+from penstock.base._units import size_text
 from penstock.formats import _leasttypes, _recordindex
-from penstock.formats._columns import RowError, is_list
+from penstock.formats._columns import RowError, column_of, is_list
 from penstock.formats._leasttypes import is_object, join, rounded, settled
-from penstock.formats._leaves import Dtypes, Leaf, Nulls, Tabular, chosen, decoded, leaves_of, log_differences, names_in
+from penstock.formats._leaves import (
+    Dtypes,
+    Leaf,
+    Nulls,
+    Tabular,
+    chosen,
+    decoded,
+    leaves_of,
+    log_differences,
+    names_in,
+    values_of,
+)
 from penstock.formats._recordindex import Compressed, RecordFilesReader, compressed
+from penstock.formats._textcolumns import LEAST_NBYTES, MOST_NBYTES, UnfitError, kept_columns, narrowed
 from penstock.formats.lines import MARK, LineFiles, LineWindow, Rules, encoding_of, not_text
+from penstock.formats.parquet import TableSource
 from penstock.memory._rows import Indices
 from penstock.plan._source import Read
 from penstock.sources._kept import Arrays
-from penstock.sources._openfile import File
+from penstock.sources._openfile import File, FilesSource
+from penstock.sources.parted import PartedArray
 
 HEAD_NBYTES: Final = 1 << 20
 """Files of this size in all are looked at when the dataset is made, so that errors come early."""
 _TYPES_VERSION: Final = 2
 _BLOCK_NBYTES: Final = 1 << 20
 """Rows of this size, or one row, are looked at together for their types."""
+_PARSED_NBYTES: Final = 4 << 20
+"""Rows of this size, or one row, are parsed together for the columns that are kept."""
 
 
 @final
@@ -121,8 +139,12 @@ class RowSource(Tabular, LineFiles):
     nulls: Nulls
     compression: Compressed
     cache_dir: str | None
+    keeps_columns: bool
+    """Whether the columns of the rows may be kept; see `table`."""
 
-    is_cpu_bound = True
+    @property
+    def is_cpu_bound(self) -> bool:  # type: ignore[override]  # parsing is, and mapped columns are not
+        return not self._suits_columns
 
     @property
     def encoding(self) -> str:  # type: ignore[override]  # part of the format
@@ -240,8 +262,98 @@ class RowSource(Tabular, LineFiles):
         named = [name for name, dtype in self.dtypes.named if np.dtype(dtype).kind == "U"]
         return tuple(name for name in named if name in self._types and self.format.kind == "jsonl")
 
-    def open(self) -> "OpenRowSource":
-        return OpenRowSource(self)
+    @cached_property
+    def table(self) -> TableSource | None:
+        """The columns of all rows as they were parsed once; None if each row is parsed when it is read.
+
+        They are made when they are first needed, in the process that made the source. Others, to which it was sent, use
+        those that are there.
+        """
+        found, most = self._table(makes=not self.was_sent), self.most_kept_nbytes
+        return found if found is None or most is None else found.with_cache_limit(most)
+
+    def _table(self, *, makes: bool) -> TableSource | None:
+        if not self._suits_columns:
+            return None
+        if self.whole is not None:
+            table = self.whole.table if makes else self.whole._table(makes=False)
+            found = None if table is None else narrowed(table, self.leaves)
+        else:
+            types = {name: str(kind) for name, kind in self._types.items()}
+            make = self._columns if makes else None
+            kind = f"{self.index_kind} {self.format} {self.compression} {types}"
+            text_nbytes = sum(file.nbytes for file in self.index.files)
+            if text_nbytes > MOST_NBYTES:  # it is compressed in the files
+                return None
+            found = kept_columns(self.format.verb, self.files, kind, self.cache_dir, self.leaves, text_nbytes, make)
+        if found is None or len(found) != len(self):
+            return None
+        found.__dict__["origin"] = self
+        return found
+
+    def _columns(self) -> Iterator[tuple[list[Any], int]]:
+        """See `OpenRowSource.columns`."""
+        with closing(OpenRowSource(self)) as opened:
+            yield from opened.columns()
+
+    @property
+    def remark(self) -> str:
+        """What `print(ds)` says of the columns that are kept by now."""
+        table = self._table(makes=False)
+        return "" if table is None else f"columns kept in {size_text(table.files[0].nbytes)}"
+
+    @property
+    def _suits_columns(self) -> bool:
+        nbytes = sum(file.nbytes for file in self.files)
+        return self.keeps_columns and LEAST_NBYTES < nbytes <= MOST_NBYTES
+
+    # No fields, because elements do not depend on these.
+
+    @cached_property
+    def whole(self) -> "RowSource | None":
+        """The source of all columns, of which this one has some."""
+        return None
+
+    @cached_property
+    def was_sent(self) -> bool:
+        """Whether the source comes from another process."""
+        return False
+
+    @cached_property
+    def most_kept_nbytes(self) -> int | None:
+        """The limit of `with_cache_limit`; None for none."""
+        return None
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        state.pop("table", None)
+        return {**state, "was_sent": True}
+
+    def selected(self, names: Sequence[str]) -> "RowSource":
+        made: RowSource = super().selected(names)
+        made.__dict__["whole"] = self if self.whole is None else self.whole
+        made.__dict__["was_sent"] = self.was_sent
+        return made
+
+    @property
+    def kept_nbytes(self) -> int:
+        return super().kept_nbytes if self.table is None else self.table.kept_nbytes
+
+    def with_cache_limit(self, nbytes: int) -> FilesSource:
+        if self.table is None:
+            return super().with_cache_limit(nbytes)
+        made = replace(self)
+        made.__dict__.update({**self.__dict__, "most_kept_nbytes": nbytes})
+        del made.__dict__["table"]
+        return made
+
+    def arrays(self) -> Sequence[PartedArray] | None:
+        if self.table is None or self.table.arrays() is None:
+            return None
+        return [PartedArray(self, number, leaf.spec) for number, leaf in enumerate(self.leaves)]
+
+    def open(self) -> Any:
+        return OpenRowSource(self) if self.table is None else self.table.open()
 
     def require_head(self) -> None:
         """Refuses files of another format by the first bytes of the first file. Small files are read now.
@@ -304,22 +416,93 @@ class OpenRowSource(RecordFilesReader):
             SourceError: A row is damaged, a value is not of its column's type, or is null. The message has the file and
                 the line.
         """
+        for elements, rows, header, (read, members) in self._rows(reads):
+            places, every = np.arange(len(read.arrays[0]))[read.rows][members], np.arange(len(rows))
+            batch = self._batch(elements, rows, header)
+            for leaf, array in zip(self._source.leaves, read.arrays, strict=True):
+                try:
+                    decoded(batch, leaf).put(every, array, places)
+                except RowError as error:
+                    raise self._at(error, leaf, elements) from None
+
+    def columns(self) -> Iterator[tuple[list[Any], int]]:
+        """Yields the values of the leaves of all rows, some rows after the others, and the bytes of their text.
+
+        Raises:
+            UnfitError: A row is damaged, a value is not of its column's type, or is null.
+            SourceError: A file cannot be read.
+        """
+        tell = _recordindex.progress(f"Parsing the rows of {self._source}", sum(f.nbytes for f in self._index.files))
+        done = 0
+        for span in self._spans():
+            pieces = []
+            for elements, rows, header, _ in self._rows([Read(span, [span], slice(0, len(span)))]):
+                try:
+                    batch = self._batch(elements, rows, header)
+                    values = [self._checked(batch, leaf, elements) for leaf in self._source.leaves]
+                except SourceError as error:
+                    raise UnfitError(str(error)) from error
+                assert (np.diff(elements) == 1).all()
+                pieces.append((int(elements[0]), values, sum(map(len, rows))))
+            for _, values, nbytes in sorted(pieces, key=lambda piece: piece[0]):
+                yield values, nbytes
+                done += nbytes
+            tell(done)
+
+    def _checked(self, batch: Any, leaf: Leaf, elements: Indices) -> Any:
+        """The values of a leaf, each of which can be read.
+
+        Raises:
+            SourceError: One cannot.
+        """
+        try:
+            values = values_of(batch, leaf)
+            column_of(values, leaf.spec, leaf.name)
+        except RowError as error:
+            raise self._at(error, leaf, elements) from None
+        return values
+
+    def _spans(self) -> Iterator[Indices]:
+        """Yields the elements of each file, about `_PARSED_NBYTES` at a time."""
+        index = self._index
+        for number, (first, last) in enumerate(itertools.pairwise(index.bounds.tolist())):
+            offsets = index.offsets[first + number : last + number + 1]
+            limits = np.arange(offsets[0], offsets[-1], _PARSED_NBYTES)
+            cuts = np.unique([0, *np.searchsorted(offsets[:-1], limits).tolist(), last - first])
+            for start, stop in itertools.pairwise(cuts.tolist()):
+                yield np.arange(first + start, first + stop)
+
+    def _at(self, error: RowError, leaf: Leaf, elements: Indices) -> SourceError:
+        """The error of a value, which names the file and the line."""
+        error.column = leaf.name
+        return error.at(self._source.describe(int(elements[error.row])))
+
+    def _rows(
+        self, reads: Sequence[Read]
+    ) -> Iterator[tuple[Indices, list[memoryview], Sequence[str], tuple[Read, Indices]]]:
+        """Reads all requests. Yields elements, their rows and their header, of one request and its members."""
         for read, (members, data, at), sizes in self.requests(reads):
             view, elements = data.data, read.indices[members]
-            places = np.arange(len(read.arrays[0]))[read.rows][members]
             for header, mine in self._by_header(elements):
                 spans = zip(at[mine].tolist(), sizes[mine].tolist(), strict=True)
-                rows = self._texts_of(elements[mine], [view[start : start + size] for start, size in spans])
-                batch = self._parsed(rows, header)
-                if batch is None:
-                    self._refuse(elements[mine], rows, header)
-                every = np.arange(len(rows))
-                for leaf, array in zip(self._source.leaves, read.arrays, strict=True):
-                    try:
-                        decoded(batch, leaf).put(every, array, places[mine])
-                    except RowError as error:
-                        error.column = leaf.name
-                        raise error.at(self._source.describe(int(elements[mine][error.row]))) from None
+                yield (
+                    elements[mine],
+                    [view[start : start + size] for start, size in spans],
+                    header,
+                    (read, members[mine]),
+                )
+
+    def _batch(self, elements: Indices, rows: Sequence[memoryview], header: Sequence[str]) -> Any:
+        """Parses rows to a record batch.
+
+        Raises:
+            SourceError: A row is damaged, or a value is not of its column's type.
+        """
+        texts = self._texts_of(elements, rows)
+        batch = self._parsed(texts, header)
+        if batch is None:
+            self._refuse(elements, texts, header)
+        return batch
 
     def _by_header(self, elements: Indices) -> Iterator[tuple[Sequence[str], Any]]:
         """Yields each header, and the members of the elements that lie under it."""
@@ -407,16 +590,21 @@ def source(
     null_masks: Any,
     compression: Compressed,
     cache_dir: str | None,
+    index: str,
 ) -> RowSource:
     """Makes a source from the arguments of `penstock.from_jsonl` and `from_csv`. Reads small files whole."""
     verb = form.verb
     for name, value in (("delimiter", form.delimiter), ("quote", form.quote)):
         if not isinstance(value, str) or len(value.encode()) > 1:
             raise ArgumentError(f"{verb}({name}={value!r}): it is one character of ASCII.")
+    if index not in ("columns", "lines"):
+        raise ArgumentError(f"{verb}(index={index!r}): it is 'columns' or 'lines'.")
     form = replace(form, encoding=encoding_of(verb, form.encoding))
     nulls = Nulls.of(verb, fill_null, null_masks)
     wanted = None if columns is None else names_in(verb, "columns", columns)
-    made = RowSource(files, form, wanted, Dtypes.of(verb, dtypes), nulls, compressed(verb, compression), cache_dir)
+    found = Dtypes.of(verb, dtypes)
+    keeps = index == "columns"
+    made = RowSource(files, form, wanted, found, nulls, compressed(verb, compression), cache_dir, keeps)
     made.require_head()
     return made
 

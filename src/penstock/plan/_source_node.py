@@ -54,6 +54,10 @@ class SourceNode(Start):
     def traits(self) -> Traits:
         return traits_of(self.data)
 
+    @property
+    def remark(self) -> str:
+        return str(getattr(self.data, "remark", ""))
+
     def fill(self, reader: "Reader", epoch: int, indices: Indices, out: Rows, gather: "Gather") -> None:
         # The source executes all of its reads at once.
         gather.add(reader, indices, out)
