@@ -12,6 +12,7 @@ import pytest
 import penstock as ps
 from penstock import cli
 from penstock.commands import bench
+from tests.servers import serving
 
 PROGRAM = """
 import numpy as np
@@ -137,6 +138,19 @@ def test_epochs_that_give_nothing_are_refused():
         bench.measure(ps.range(50).filter(lambda x: x < 0), 0.02, "inline")
 
 
+def test_a_url_is_opened_as_a_path_is(run, capsys):
+    np.save("a.npy", np.zeros((100, 3)))
+    with serving() as server:
+        server.files["a.npy"] = Path("a.npy").read_bytes()
+        url = f"http://{server.address}/a.npy"
+        found = run(url)
+        assert cli.main(["bench", f"{url}.gone"]) == 1
+    assert found["code"] == f'ds = ps.from_npy("{url}")'
+    assert found["plan"][0] == "batch(32): 4 elements, (None, 3) float64, random"
+    assert found["report"]["lanes"][0]["traffic"]["requests"] > 0
+    assert "a.npy.gone" in capsys.readouterr().err
+
+
 def test_every_byte_is_read_and_counted():
     assert bench._read({"x": np.zeros((3, 5), "uint8"), "y": np.zeros((4, 2)).T, "t": np.array(["ab"])}) == 15 + 64 + 8
 
@@ -145,7 +159,6 @@ def test_every_byte_is_read_and_counted():
     ("target", "complaint"),
     [
         ("nowhere.npy", "There is no file or folder nowhere.npy, seen from "),
-        ("s3://bucket/a.npy", "There is no file or folder s3:/bucket/a.npy, seen from "),
         (
             "data_of_mine.py",
             "data_of_mine.py is a program. Name the dataset in it, or the function that returns it: data_of_mine.",

@@ -16,6 +16,7 @@ import penstock
 from penstock import Dataset
 from penstock.base._printable import printable
 from penstock.commands._recognise import recognise
+from penstock.sources._remote import is_remote
 
 
 def add_command(
@@ -28,7 +29,9 @@ def add_command(
     formatter = argparse.RawDescriptionHelpFormatter
     name = run.__module__.rpartition(".")[2]
     parser = commands.add_parser(name, help=summary, description=description, formatter_class=formatter)
-    parser.add_argument("target", metavar="PATH_OR_MODULE:NAME", help="a file or folder; or a dataset, or a function")
+    parser.add_argument(
+        "target", metavar="PATH_OR_MODULE:NAME", help="a file, folder or URL; or a dataset, or a function"
+    )
     parser.set_defaults(run=run)
     return parser
 
@@ -73,23 +76,24 @@ def dataset_of(target: str) -> tuple[Dataset, str]:
         SourceError: The file or folder is no dataset.
     """
     module, colon, name = target.rpartition(":")
-    if os.path.exists(target) or not colon or not all(part.isidentifier() for part in name.split(".")):
-        return _of_path(Path(target))
+    is_name = colon and not is_remote(target) and all(part.isidentifier() for part in name.split("."))
+    if os.path.exists(target) or not is_name:
+        return _of_path(target)
     with redirect_stdout(sys.stderr):
         return _of_name(_module(module), module, name), target
 
 
-def _of_path(path: Path) -> tuple[Dataset, str]:
-    if not path.exists():
+def _of_path(path: str) -> tuple[Dataset, str]:
+    if not is_remote(path) and not os.path.exists(path):
         raise penstock.ArgumentError(
             f"There is no file or folder {path}, seen from {os.getcwd()}. Name a dataset of yours as module:name or "
             "file.py:name."
         )
-    if path.suffix == ".py":
+    if path.endswith(".py"):
         raise penstock.ArgumentError(
             f"{path} is a program. Name the dataset in it, or the function that returns it: {path}:name."
         )
-    found = recognise(str(path))
+    found = recognise(path)
     if found.dataset is None:
         raise penstock.SourceError(f"{path} is {found.what}. {found.problem or 'It is no dataset.'}")
     return found.dataset, found.code

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -28,6 +27,7 @@ do. Reads every byte of every batch, and does nothing else. Before that an epoch
 that fit into memory are measured as from the second epoch on.
 
   penstock bench frames.npy --shuffle            batches of 32 of what `penstock inspect` would open
+  penstock bench https://server/shard.tar        the same behind a URL
   penstock bench train.py:make_dataset           the dataset that a function of yours returns, as it is
   penstock bench mypackage.data:train --workers 4
 """
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     dataset, code = dataset_of(options.target)
     if options.shuffle:
         dataset = dataset.shuffle(seed=0)
-    if size := options.batch_size or (BATCH_SIZE if os.path.exists(options.target) else 0):
+    if size := options.batch_size or (BATCH_SIZE if code != options.target else 0):  # a path or URL
         is_ragged = any(None in leaf.shape for leaf in dataset._node.spec.leaves)
         dataset = dataset.padded_batch(size) if is_ragged else dataset.batch(size)
     measured, report = measure(dataset, options.seconds, options.executor, options.workers)
