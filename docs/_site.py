@@ -1,4 +1,4 @@
-"""Hooks for the site: pages outside docs/, links that leave it, examples in docstrings, and pages as Markdown.
+"""Hooks for the site: pages outside docs/, notebooks, links that leave it, examples in docstrings, pages as Markdown.
 
 Beside each page stands its Markdown, and `llms.txt` lists all, for programs that read the documentation.
 
@@ -6,8 +6,11 @@ Links are written for the files of the repository, so they also work where these
 lie beside docs/'s own, and a link to a file that has no page becomes its text.
 """
 
+import base64
+import json
 import os.path
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +37,35 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Adds the pages outside docs/, under their paths in the repository."""
     for path in OUTSIDE:
         files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
+    for file in [file for file in files if file.src_uri.endswith(".ipynb")]:
+        for page in _pages_of(file, config):
+            files.append(page)
     return files
+
+
+def _pages_of(notebook: File, config: MkDocsConfig) -> Iterator[File]:
+    """Yields the page of a notebook, and its pictures. The notebook itself stands beside them, to be downloaded."""
+    stem = notebook.src_uri.removesuffix(".ipynb")
+    parts, count = [], 0
+    for cell in json.loads(notebook.content_string)["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        for output in cell.get("outputs", ()):
+            data = output.get("data", {"text/plain": output.get("text", ())})
+            if picture := data.get("image/png"):
+                count += 1
+                yield File.generated(config, f"{stem}-{count}.png", content=base64.b64decode(picture))
+                parts.append(f"![What the cell shows]({os.path.basename(stem)}-{count}.png)")
+            else:
+                parts.append(f"```text\n{''.join(data['text/plain']).rstrip()}\n```")
+    title, _, rest = "\n\n".join(parts).partition("\n")
+    download = f"[This notebook]({os.path.basename(notebook.src_uri)}) to download."
+    yield File.generated(config, f"{stem}.md", content=f"{title}\n\n{download}\n{rest}\n")
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Points links at pages of the site."""
-    source = Path(page.file.abs_src_path or "")
+    source = Path(page.file.abs_src_path or ROOT / "docs" / page.file.src_uri)  # or it is of a notebook
     _read[page.file.src_uri] = markdown
 
     def moved(found: re.Match[str]) -> str:
@@ -48,6 +74,8 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
             uri = target.relative_to(ROOT / "docs").as_posix()
         except ValueError:
             uri = os.path.relpath(target, ROOT)
+        if target.suffix == ".ipynb" and target.stem != source.stem:
+            uri = f"{uri.removesuffix('.ipynb')}.md"
         if target.exists() and files.get_file_from_path(uri) is None:
             return found["text"]
         here = os.path.dirname(page.file.src_uri)

@@ -12,12 +12,17 @@ in tracebacks. A ```text block right after one is what it prints, with ... for w
     <!-- ranks: 2 -->                   the page runs in that number of processes at once, as under torchrun
     <!-- packages: lightning -->        packages besides our extras, in the group `test` or else of the target
                                         `test-trainers`; the page is skipped without them
+
+A notebook runs in the same way, as one script: see `text_of`.
 """
 
 import ast
+import contextlib
 import doctest
 import importlib
 import importlib.util
+import io
+import json
 import re
 import runpy
 import textwrap
@@ -33,7 +38,8 @@ from tests.conftest import WARNINGS
 from tests.turns import needs_an_interpreter
 
 ROOT = Path(__file__).parents[2]
-PAGES = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if path.exists()]
+NOTEBOOKS = sorted((ROOT / "docs").rglob("*.ipynb"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *NOTEBOOKS]
 OTHER_PAGES = [*sorted((ROOT / "design").glob("*.md")), ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
 CONFIGURATION = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = CONFIGURATION["project"]["optional-dependencies"].keys()
@@ -53,6 +59,39 @@ PACKAGES = re.compile(r"^<!-- *packages: *(?P<names>.*?) *-->\s*$", re.MULTILINE
 # Words in a docstring's example that mean it needs a framework, or what is installed together with them.
 FRAMEWORK_WORDS = re.compile(r"\b(?:keras|tensorflow|torch|jax|lance|(?:to|from)_(?:keras|tf|torch|jax|lance))\b")
 FRAMEWORK_ROOMS = {"adapters", "demos"}
+
+
+def text_of(path: Path) -> str:
+    """A page as it stands, and a notebook as a page: what a cell shows below it, as Jupyter wrote it, is its ```text.
+
+    Of a cell with the tag `first words`, which shows a report, that is the first four lines, and their first words.
+    """
+    if path.suffix != ".ipynb":
+        return path.read_text()
+    parts = []
+    for cell in json.loads(path.read_text())["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] != "code":
+            parts.append(source)
+            continue
+        lines, last = source.splitlines(), ast.parse(source).body[-1]
+        if isinstance(last, ast.Expr):  # Jupyter shows its value
+            lines[last.lineno - 1 :] = [
+                "_ = (",
+                *lines[last.lineno - 1 :],
+                ")",
+                "if _ is not None:",
+                "    print(repr(_))",
+            ]
+        parts += ["```python", *lines, "```"]
+        shown = "".join(
+            "".join(each.get("text") or each["data"]["text/plain"]).rstrip("\n") for each in cell["outputs"]
+        )
+        if shown and "first words" in cell["metadata"].get("tags", ()):
+            shown = "\n".join(shown.splitlines()[:4])
+            parts.append("<!-- first words are compared -->")
+        parts += ["```text", shown, "```"] if shown else []
+    return "\n".join(parts) + "\n"
 
 
 def script_of(page: str) -> str:
@@ -140,7 +179,7 @@ def _marks(page: str) -> list:
 
 
 def _pages() -> list:
-    return [pytest.param(path, id=path.relative_to(ROOT).as_posix(), marks=_marks(path.read_text())) for path in PAGES]
+    return [pytest.param(path, id=path.relative_to(ROOT).as_posix(), marks=_marks(text_of(path))) for path in PAGES]
 
 
 def _docstring_examples() -> list:
@@ -171,7 +210,7 @@ def _docstring_examples() -> list:
 @pytest.mark.usefixtures("workers_stay")
 @pytest.mark.parametrize("path", _pages())
 def test_page_runs_and_prints_what_it_shows(path, fresh_python, turns, tmp_path, monkeypatch, capsys):
-    page = path.read_text()
+    page = text_of(path)
     script = tmp_path / f"page_{path.stem}.py"
     script.write_text(text := script_of(page))
     work = tmp_path / "work"
@@ -243,6 +282,26 @@ def test_the_first_words_of_a_report_are_compared():
         check_outputs(page, f"{BETWEEN}\nlimits: y\nspeed: 4\n{BETWEEN}\n")
 
 
+def test_a_notebook_runs_as_a_page_and_prints_what_its_cells_show(tmp_path):
+    def code(source, shown, *tags):
+        return {"cell_type": "code", "source": [source], "outputs": shown, "metadata": {"tags": list(tags)}}
+
+    cells = [
+        {"cell_type": "markdown", "source": ["# Title\n", "text"]},
+        code("a = 1", []),
+        code("print(a)\na +\\\n 1", [{"text": ["1\n"]}]),
+        code("a", [{"data": {"text/plain": ["1"], "image/png": ""}}], "first words"),
+    ]
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
+    page = text_of(tmp_path / "a.ipynb")
+    assert page.startswith("# Title\ntext\n```python\na = 1\n```\n")
+    assert list(outputs_of(page).values()) == [("1\n", ""), ("1\n", "first words are compared")]
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(script_of(page), {})
+    assert printed.getvalue() == f"{BETWEEN}\n1\n2\n{BETWEEN}\n{BETWEEN}\n1\n{BETWEEN}\n"
+
+
 def test_block_with_a_reason_is_not_run():
     assert script_of("<!-- not run: needs a network -->\n\n```python\n1 / 0\n```\n").strip() == ""
 
@@ -278,7 +337,8 @@ def test_reference_has_every_public_name():
 
 def test_navigation_lists_every_page():
     listed = re.findall(r"^ *- ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
-    docs = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
+    pages = [*(ROOT / "docs").rglob("*.md"), *(path.with_suffix(".md") for path in NOTEBOOKS)]
+    docs = [path.relative_to(ROOT / "docs").as_posix() for path in pages]
     design = [path.relative_to(ROOT).as_posix() for path in (ROOT / "design").glob("*.md")]
     assert sorted(listed) == sorted([*docs, *design, "CHANGELOG.md", "CONTRIBUTING.md"])
 
@@ -292,8 +352,8 @@ def _anchors(page: str) -> set[str]:
 
 @pytest.mark.parametrize("path", [*PAGES, *OTHER_PAGES], ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_page_has_a_title_and_its_links_resolve(path):
-    assert path.read_text().startswith("# ")  # the title on the site
-    text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert text_of(path).startswith("# ")  # the title on the site
+    text = re.sub(r"^```.*?^```$", "", text_of(path), flags=re.MULTILINE | re.DOTALL)
     for target, anchor in re.findall(r"\]\(([^)\s#:]*)(?:#([^)\s]*))?\)", text):
         file = (path.parent / target).resolve() if target else path
         assert file.exists(), target
