@@ -237,19 +237,22 @@ int64_t fit_best(const Sizes &sizes, const uint32_t *capacity, uint32_t *rows) {
         }
         return sum;
     };
-    std::vector<uint32_t> heads(most + 1, NONE), following;
+    struct Links { // the neighbours of a row in its list
+        uint32_t before, after;
+    };
+    std::vector<uint32_t> heads(most + 1, NONE);
+    std::vector<Links> links;
     RoomTree tree(kinds, capacity);
     NumberSet lists(most);
     for (int64_t i = 0; i < sizes.count; i++) {
-        const auto count = static_cast<uint32_t>(following.size());
+        const auto count = static_cast<uint32_t>(links.size());
         uint32_t found = NONE, left = 0;
-        uint32_t *link = nullptr;
         int tries = kinds == 1 ? 1 : FIT_TRIES;
         for (int64_t at = lists.next(kinds == 1 ? sizes.of(0, i) : need_of(i)); at >= 0 && found == NONE && tries > 0;
              at = lists.next(at + 1)) {
-            for (link = &heads[at]; *link != NONE && tries-- > 0; link = &following[*link]) {
-                if (kinds == 1 || sizes.fit(i, tree.room(*link))) {
-                    found = *link;
+            for (uint32_t row = heads[at]; row != NONE && tries-- > 0; row = links[row].after) {
+                if (kinds == 1 || sizes.fit(i, tree.room(row))) {
+                    found = row;
                     left = static_cast<uint32_t>(at);
                     break;
                 }
@@ -260,16 +263,18 @@ int64_t fit_best(const Sizes &sizes, const uint32_t *capacity, uint32_t *rows) {
             if (row < count) {
                 found = static_cast<uint32_t>(row);
                 left = static_cast<uint32_t>(room_of(tree.room(row)));
-                for (link = &heads[left]; *link != found; link = &following[*link]) {
-                }
             }
         }
         if (found == NONE) {
             found = count;
             left = capacity[0];
-            following.push_back(NONE);
+            links.push_back({NONE, NONE});
         } else {
-            *link = following[found];
+            const Links &own = links[found];
+            (own.before == NONE ? heads[left] : links[own.before].after) = own.after;
+            if (own.after != NONE) {
+                links[own.after].before = own.before;
+            }
             if (heads[left] == NONE) {
                 lists.remove(left);
             }
@@ -280,14 +285,16 @@ int64_t fit_best(const Sizes &sizes, const uint32_t *capacity, uint32_t *rows) {
         } else {
             left -= sizes.of(0, i);
         }
-        following[found] = heads[left];
+        links[found] = {NONE, heads[left]};
         if (heads[left] == NONE) {
             lists.add(left);
+        } else {
+            links[heads[left]].before = found;
         }
         heads[left] = found;
         rows[i] = found;
     }
-    return static_cast<int64_t>(following.size());
+    return static_cast<int64_t>(links.size());
 }
 
 void trade(const Sizes &sizes, uint32_t *rows, int64_t *room, int64_t row_count, bool is_sum, int64_t window,
