@@ -16,6 +16,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+from penstock import native
 from penstock.base._errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -24,7 +25,7 @@ from penstock.base._errors import (
     SpecError,
     home_cure,
 )
-from penstock.base._files import require_file
+from penstock.base._files import open_file, require_file
 from penstock.base._spec import ArraySpec
 from penstock.memory._rows import Indices
 from penstock.sources._hdf5files import require_inside
@@ -188,24 +189,10 @@ class Hdf5Source(NamedSource):
         opened = OpenHdf5Source(self)
         try:
             data = opened.data()
-            plan, file = data.id.get_create_plist(), data.file
-            if plan.get_nfilters() or data.is_virtual or data.external or file.userblock_size:
-                return None
             if data.ndim != 1 or data.dtype.hasobject or data.id.get_type() != h5py.h5t.py_create(data.dtype):
                 return None  # numbers that are not kept as NumPy keeps them, such as 24 bits of 32
-            count = len(data)
-            places = np.full(-(-count // (data.chunks or (count or 1,))[0]), -1, np.int64)
-            if data.chunks is None:
-                places[:] = -1 if data.id.get_offset() is None else data.id.get_offset()
-            elif hasattr(data.id, "chunk_iter"):  # since HDF5 1.12.3; asking for each takes as long as all together
-
-                def found(chunk: Any) -> None:
-                    at = chunk.chunk_offset[0] // data.chunks[0]
-                    if at < len(places) and chunk.byte_offset is not None:
-                        places[at] = chunk.byte_offset
-
-                data.id.chunk_iter(found)
-            if (places < 0).any():
+            places, count = _places_in(data), len(data)
+            if places is None or (places < 0).any():
                 return None
             status, item = os.stat(self.path), data.dtype.itemsize
             state = status.st_dev, status.st_ino, status.st_size
@@ -226,6 +213,7 @@ class OpenHdf5Source:
     def __init__(self, source: Hdf5Source) -> None:
         self._source = source
         self._file: h5py.File | None = None
+        self._references: _References | None = None
         self._data: Any = None
 
     def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
@@ -235,13 +223,13 @@ class OpenHdf5Source:
             return
         order = np.argsort(indices, kind="stable")
         breaks = np.flatnonzero(np.diff(indices[order]) > 1) + 1
+        if self._references is not None:
+            self._references.require(indices, self._source)
         for run in np.split(order, breaks):
             first, last = int(indices[run[0]]), int(indices[run[-1]])
             try:
                 if data.fletcher32:
                     _require_checksums(data, first, last)
-                if data.dtype.hasobject:
-                    _require_lengths(data, first, last)
                 rows = data[first : last + 1]
             except Exception as error:  # what h5py raises for damage has many types
                 raise SourceError(f"{self._source.describe(first)} to row {last} cannot be read: {error}") from error
@@ -295,12 +283,71 @@ class OpenHdf5Source:
                 if not isinstance(data, h5py.Dataset) or not data.shape:
                     raise SourceError(f"{source} has no rows now. Make the dataset again.")
                 source.require_same(data, spec_of(data))
+                if data.dtype.hasobject and data.ndim == 1 and (places := _places_in(data)) is not None:
+                    self._references = _References(places, data)
                 self._data = data
         return self._data
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+        if self._references is not None:
+            self._references.file.close()
+
+
+def _places_in(data: Any) -> npt.NDArray[np.int64] | None:
+    """The first byte of each chunk of an array of one axis, -1 where it is missing; that of one in one piece.
+
+    None where HDF5 has to find them: they are compressed, in other files, behind a user block, or not to be listed.
+    """
+    if data.id.get_create_plist().get_nfilters() or data.is_virtual or data.external or data.file.userblock_size:
+        return None
+    count = len(data)
+    places = np.full(-(-count // (data.chunks or (count or 1,))[0]), -1, np.int64)
+    if data.chunks is None:
+        places[:] = -1 if data.id.get_offset() is None else data.id.get_offset()
+    elif hasattr(data.id, "chunk_iter"):  # since HDF5 1.12.3; asking for each takes as long as all together
+
+        def found(chunk: Any) -> None:
+            at = chunk.chunk_offset[0] // data.chunks[0]
+            if at < len(places) and chunk.byte_offset is not None:
+                places[at] = chunk.byte_offset
+
+        data.id.chunk_iter(found)
+    return places
+
+
+@final
+class _References:
+    """Text of any size lies elsewhere in the file; in a row are its length, in 4 bytes, and its place.
+
+    Of a length that a damaged row claims, HDF5 takes the memory before it looks for the text.
+    """
+
+    def __init__(self, places: npt.NDArray[np.int64], data: Any) -> None:
+        self.file = open_file(data.file.filename)
+        has_usual_sizes = data.file.id.get_create_plist().get_sizes() == (8, 8)  # or rows have another size
+        self._places = places if has_usual_sizes else np.full_like(places, -1)
+        self._length = (data.chunks or (max(1, len(data)),))[0]
+
+    def require(self, rows: Indices, source: Hdf5Source) -> None:
+        """Refuses rows whose text would be longer than the file.
+
+        Raises:
+            SourceError: One is. Names the row.
+        """
+        rows = rows[self._places[rows // self._length] >= 0]
+        offsets = self._places[rows // self._length] + rows % self._length * _REFERENCE_NBYTES
+        found = np.zeros((len(rows), _REFERENCE_NBYTES), np.uint8)
+        sizes = np.full(len(rows), _REFERENCE_NBYTES)
+        native.read_parts(self.file.fileno(), offsets, found.reshape(-1), np.cumsum(sizes) - sizes, sizes)
+        lengths, most = found[:, :4].copy().view("<u4")[:, 0], os.fstat(self.file.fileno()).st_size
+        if (lengths > most).any():
+            row = int(np.argmax(lengths))
+            raise SourceError(
+                f"{source.describe(int(rows[row]))} cannot be read: it is a text of {lengths[row]:,} bytes, and the "
+                f"file has {most:,}. It is damaged; write it again."
+            )
 
 
 def _require_checksums(data: Any, first: int, last: int) -> None:
@@ -314,48 +361,12 @@ def _require_checksums(data: Any, first: int, last: int) -> None:
     plan = data.id.get_create_plist()
     if plan.get_filter(plan.get_nfilters() - 1)[0] != h5py.h5z.FILTER_FLETCHER32:
         return
-    for place, chunk in _chunks(data, first, last):
-        if chunk.size < _CHECKSUM_NBYTES:
-            raise ValueError(f"its chunk at {place} has {chunk.size} bytes, too few for its checksum (fletcher32)")
-
-
-def _require_lengths(data: Any, first: int, last: int) -> None:
-    """Refuses text that would be longer than its file, before HDF5 takes memory for it.
-
-    A text lies elsewhere in the file; in its row are its length, in 4 bytes, and its place. Rows in compressed chunks
-    are not looked at.
-
-    Raises:
-        ValueError: One is.
-    """
-    file = data.file
-    if data.is_virtual or data.external or data.id.get_create_plist().get_nfilters():
-        return
-    if file.userblock_size or file.id.get_create_plist().get_sizes() != (8, 8):
-        return  # no writer that is known to us
-    start, width = data.id.get_offset(), _REFERENCE_NBYTES * math.prod(data.shape[1:])
-    with open(file.filename, "rb") as raw:
-        most = os.fstat(raw.fileno()).st_size
-        if data.chunks:
-            parts = [(chunk.byte_offset, chunk.size) for _, chunk in _chunks(data, first, last)]
-        else:
-            parts = [] if start is None else [(start + first * width, (last + 1 - first) * width)]
-        for place, nbytes in parts:
-            found = os.pread(raw.fileno(), min(nbytes, most), place)
-            count = len(found) // _REFERENCE_NBYTES
-            lengths = np.frombuffer(found, "<u4", 4 * count).reshape(count, 4)[:, 0]
-            if (lengths > most).any():
-                raise ValueError(f"a text in it has {lengths.max():,} bytes, and the file {most:,}: it is damaged")
-
-
-def _chunks(data: Any, first: int, last: int) -> Iterator[tuple[tuple[int, ...], Any]]:
-    """Yields the chunks of rows that are there: the place of each in the array, and where it lies."""
     starts = [range(0, size, step) for size, step in zip(data.shape, data.chunks, strict=True)]
     starts[0] = range(first // data.chunks[0] * data.chunks[0], last + 1, data.chunks[0])
     for place in itertools.product(*starts):
         chunk = data.id.get_chunk_info_by_coord(place)
-        if chunk.byte_offset is not None:
-            yield place, chunk
+        if chunk.byte_offset is not None and chunk.size < _CHECKSUM_NBYTES:
+            raise ValueError(f"its chunk at {place} has {chunk.size} bytes, too few for its checksum (fletcher32)")
 
 
 def from_dataset(data: Any, *, is_checked: bool = False) -> Hdf5Source:
