@@ -126,7 +126,7 @@ if _typing.TYPE_CHECKING:  # at run time `__getattr__` imports these when they a
     from penstock.formats.megatron import from_megatron as from_megatron
     from penstock.formats.videos import from_videos as from_videos
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _logging.getLogger("penstock").addFilter(_PrintableRecords())
 
