@@ -9,13 +9,17 @@ Method: `python benchmarks/lengths.py`. Each case runs in a fresh process, in tu
 dataset. `batch` is the first batch that is read; `restore` is `set_state` and the next batch, in a dataset that is
 built anew. `MiB` is what the process grew by up to that batch, without the array of lengths that the caller has. Rows
 of (b) are timed from the list of sentences to the last batch of 32 rows, plan included. (c) draws a million.
+`*_ranks` is the half that the first of two ranks gets, from the array of weights to its last draw; `first` is until its
+first draw, and `restore` until the next one after a restart in the middle.
 
 Contenders, as their documentation advises: `torch_buckets` is a batch sampler for a DataLoader, as training scripts
 have it: a permutation in runs of 100 batches, each sorted by length, its batches shuffled; a restart makes the list of
 the epoch again and takes the rest of it. `lhotse` is a DynamicBucketingSampler over a lazy manifest of 50,000 cuts: it
 restores by drawing all batches again, so its numbers are for batch 5,000. `pack_loop` is a loop with NumPy that fills
 one row after the other, in order; `pack_first_loop` looks for the first row with room (`argmax`). `pack_grain_*` are
-Grain's, with 64 bins. `weighted_torch` is a WeightedRandomSampler of 2**24 - 1 elements; it refuses more.
+Grain's, with 64 bins. `weighted_torch` is a WeightedRandomSampler of 2**24 - 1 elements; it refuses more. So
+`weighted_torch_ranks`, of twice as many, draws as PyTorch's issue 2576 advises: each rank calls `np.random.choice` with
+the seed and the epoch, and a DistributedSampler takes the rank's part of that list.
 
 Machine: two cores of an AMD EPYC, Linux 6.18, Python 3.11.7, NumPy 2.4.6, Grain 0.2.18, Lhotse 1.33, 2026-11-26, two
 rounds, quiet.
@@ -40,7 +44,9 @@ fit 91.9 % (its loop 92.1 %). Rows a second: 20,349 (17,697 to 23,002) and 19,35
 as `pack_next`: 89,507 against 18,780.
 
 Result of (c): 0.35 (0.32 to 0.37) of torch's draws, which are a list made at once; 230,366 draws a second from more
-elements than torch takes.
+elements than torch takes. Two ranks, on a busy machine, two rounds: `weighted_ranks` gives 154,148 and 201,065 draws a
+second to its rank, which is 2.5 and 2.3 times `weighted_torch_ranks`. Its first draw comes after 1.6 and 0.4 s (8.2 and
+5.7 s), and after a restart, which takes the weights' fingerprint too, in 2.4 and 2.3 s (4.3 and 3.5 s).
 """
 
 import gc
@@ -331,6 +337,53 @@ def _weighted_torch(options: Options) -> Numbers:
     return {"draws/s": 1e3 * draw_count / draw_ms}
 
 
+def _ranks_penstock(options: Options) -> Numbers:
+    import penstock as ps
+
+    weights, draw_count = _weights(_scaled(2 * _WEIGHT_COUNT, options)), _scaled(_DRAW_COUNT, options)
+
+    def build() -> Any:
+        drawn = ps.range(len(weights)).sample(weights, count=draw_count, seed=1)
+        return drawn.batch(1024, drop_remainder=True).loader("inline", shard=(0, 2))
+
+    build().close()  # imports what a loader needs
+    loader, build_ms = _timed(build)
+    batches = iter(loader)
+    _, first_ms = _timed(lambda: next(batches))
+    drawn, rest_ms = _timed(lambda: 512 + sum(map(len, batches)))
+    state = loader.get_state() | {"epoch": 0, "position": draw_count // 2048}
+
+    def restore() -> Any:
+        again = build()
+        again.set_state(state)
+        return next(iter(again))
+
+    _, restore_ms = _timed(restore)
+    elapsed_ms = build_ms + first_ms + rest_ms
+    return {"draws/s": 1e3 * drawn / elapsed_ms, "first ms": build_ms + first_ms, "restore ms": restore_ms}
+
+
+def _ranks_torch(options: Options) -> Numbers:
+    from torch.utils.data import DistributedSampler
+
+    weights, draw_count = _weights(_scaled(2 * _WEIGHT_COUNT, options)), _scaled(_DRAW_COUNT, options)
+
+    def draws() -> list[int]:
+        drawn = np.random.default_rng((1, 0)).choice(len(weights), draw_count, p=weights / weights.sum())
+        own = DistributedSampler(drawn, num_replicas=2, rank=0, shuffle=False)  # type: ignore[arg-type, unused-ignore]
+        return drawn[list(own)].tolist()  # type: ignore[no-any-return, unused-ignore]
+
+    def first(place: int) -> Iterator[int]:
+        order = itertools.islice(draws(), place, None)
+        next(order)
+        return order
+
+    order, first_ms = _timed(lambda: first(0))
+    drawn, rest_ms = _timed(lambda: 1 + sum(1 for _ in order))
+    _, restore_ms = _timed(lambda: first(draw_count // 4))
+    return {"draws/s": 1e3 * drawn / (first_ms + rest_ms), "first ms": first_ms, "restore ms": restore_ms}
+
+
 _CASES = {
     "buckets": _penstock(lambda ds, lengths: ds.bucket_by_length(lengths=lengths, batch_size=_BATCH)),
     "packs_best": _penstock(lambda ds, lengths: ds.pack(_ROW, lengths=lengths, fit="best")),
@@ -349,6 +402,8 @@ _CASES = {
     "weighted": _weighted_penstock(_WEIGHT_COUNT),
     "weighted_more": _weighted_penstock(2 * _WEIGHT_COUNT),
     "weighted_torch": _weighted_torch,
+    "weighted_ranks": _ranks_penstock,
+    "weighted_torch_ranks": _ranks_torch,
 }
 
 
@@ -367,6 +422,7 @@ def _targets(options: Options) -> list[Target]:
         Target("pack_next / pack_loop", ratio("pack_next", ["pack_loop"], "rows/s")),
         Target("rows/s / Grain's", ratio("pack_best", grains, "rows/s")),
         Target("draws/s / torch", ratio("weighted", ["weighted_torch"], "draws/s")),
+        Target("draws/s of a rank / torch", ratio("weighted_ranks", ["weighted_torch_ranks"], "draws/s")),
     ]
 
 
