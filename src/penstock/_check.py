@@ -27,6 +27,7 @@ from penstock.plan._node import Node, located
 from penstock.plan._reader import OpenSources, Reader
 from penstock.plan._text import length_text
 from penstock.plan._tolerate import Failure
+from penstock.report._progress import ProgressLine
 from penstock.run._quarantine import Quarantine
 from penstock.run.executors import _registry
 from penstock.run.pool._payload import stay_behind
@@ -142,7 +143,8 @@ def _check(node: Node, limit: int | None, executors: Sequence[str], timeout_s: f
         node = sliced(node, "take", str(limit), 0, limit, None)
     if node.length == math.inf:
         raise ArgumentError("check() goes through all elements, but this dataset is endless. Say how many: limit=1000.")
-    first = _Pass(node, "auto", timeout_s)
+    with ProgressLine("Checking", total=node.length if isinstance(node.length, int) else None) as line:
+        first = _Pass(node, "auto", timeout_s, line)
     found: dict[str, list[str]] = {name: [] for name in (*_TEXTS, "compared", "remarks")}
     found["stays"] = [str(error) for error in stay_behind(node)]
     if any(each.exception in _LETHAL for each in first.failures):
@@ -173,7 +175,7 @@ def _check(node: Node, limit: int | None, executors: Sequence[str], timeout_s: f
 class _Pass:
     """Epoch 0 on an executor: a digest of each delivered element, and the failures."""
 
-    def __init__(self, node: Node, executor: str, timeout_s: float) -> None:
+    def __init__(self, node: Node, executor: str, timeout_s: float, line: ProgressLine | None = None) -> None:
         # The first policy reads no more elements than were asked for. It gives up where all of a batch fails.
         policies: list[OnError] = ["replace", "skip"] if node.access == "random" else ["skip", "replace"]
         for policy in policies:
@@ -188,6 +190,8 @@ class _Pass:
                     for element in loader:
                         leaves, structure = _tree.flatten(element)
                         self.digests.append(_digest([repr(structure), *leaves]))
+                        if line is not None:
+                            line.advance(len(self.digests) - line.done)
             except TravelError:
                 raise
             except ArgumentError:  # this plan does not take this policy, or any

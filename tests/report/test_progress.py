@@ -45,7 +45,9 @@ def terminal(monkeypatch):
     reader = threading.Thread(target=read)
     reader.start()
     stderr = os.fdopen(follower, "w")
-    monkeypatch.setattr(_progress, "sys", SimpleNamespace(stderr=stderr))  # pytest puts back `sys.stderr` itself
+    monkeypatch.setattr(
+        _progress, "sys", SimpleNamespace(stderr=stderr, modules={})
+    )  # pytest puts back `sys.stderr` itself
     monkeypatch.setenv("TERM", "xterm")
 
     def close() -> str:
@@ -131,12 +133,32 @@ def test_a_terminal_that_cannot_take_a_line_back_sees_none(terminal, clock, monk
     assert terminal() == ""
 
 
-def test_a_log_sees_nothing(capfd, clock):
-    with ProgressLine("Listing") as progress:
-        clock.now_s += 1
-        progress.advance(7)
+def test_a_log_has_a_line_every_half_minute(capfd, clock, caplog):
+    with caplog.at_level("INFO", "penstock"), ProgressLine("Listing", total=70) as progress:
+        for _ in range(70):
+            clock.now_s += 1
+            progress.advance()
+    assert caplog.messages == ["Listing: 30 of 70 elements, 43%.", "Listing: 60 of 70 elements, 86%."]
     assert capfd.readouterr().err == ""
-    assert progress.done == 7
+
+
+def test_a_notebook_shows_one_line_below_the_cell(clock, monkeypatch):
+    shown = []
+
+    def display(data, *, raw, display_id, update):
+        shown.append((data["text/plain"], display_id, update))
+
+    shell = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=None))
+    modules = {"IPython": shell, "IPython.display": SimpleNamespace(display=display)}
+    monkeypatch.setattr(_progress, "sys", SimpleNamespace(stderr=None, modules=modules))
+    with ProgressLine("Keeping", total=10) as progress:
+        for _ in range(2):
+            clock.now_s += 1
+            progress.advance(5)
+    lines, names, updates = zip(*shown, strict=True)
+    assert lines == ("Keeping: 5 of 10 elements, 50%", "Keeping: 10 of 10 elements, 100%", "")
+    assert updates == (False, True, True)
+    assert len(set(names)) == 1
 
 
 def test_work_goes_on_without_stderr_and_when_it_is_closed(terminal, clock, monkeypatch):
@@ -145,7 +167,7 @@ def test_work_goes_on_without_stderr_and_when_it_is_closed(terminal, clock, monk
         terminal()
         progress.advance()
     for gone in (None, _progress.sys.stderr):
-        monkeypatch.setattr(_progress, "sys", SimpleNamespace(stderr=gone))
+        monkeypatch.setattr(_progress, "sys", SimpleNamespace(stderr=gone, modules={}))
         with ProgressLine("Listing") as progress:
             clock.now_s += 1
             progress.advance()
