@@ -67,8 +67,8 @@ def order(said: ps.Report) -> list[str]:
 def test_each_step_has_a_box_with_its_measurements() -> None:
     said = report()
     assert texts(said) == [
-        ["from_npy(a.npy)", "160 elements, 160 KiB in all", "1.2 ms an element, 20% of the work"],
-        ["map(decode)", "160 elements, 320 KiB in all", "3.8 ms an element, 60% of the work"],
+        ["from_npy(a.npy)", "160 elements begun, 160 KiB", "1.2 ms an element, 20% of the work"],
+        ["map(decode)", "160 elements begun, 320 KiB", "3.8 ms an element, 60% of the work"],
         ["batch(16)", "10 elements, 32 KiB each"],
         [
             "2 processes",
@@ -87,7 +87,7 @@ def test_unknown_bytes_are_left_out() -> None:
     ragged = replace(LANE, steps=(replace(STEPS[0], element_nbytes=None),))
     found = texts(report(replace(BATCH, element_nbytes=None), ragged))
     assert found[0] == ["from_npy(a.npy)", "160 elements, 1 KiB each"]  # not measured: what the plan knows
-    assert found[1][1] == "160 elements"
+    assert found[1][1] == "160 elements begun"
     assert found[2] == ["batch(16)", "10 elements"]
 
 

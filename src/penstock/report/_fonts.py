@@ -67,15 +67,17 @@ class Writer:
         figure.set_layout_engine("none")
         return figure
 
-    def lines(self, text: str, width_in: float, most: int) -> list[str]:
+    def lines(self, text: str, width_in: float, most: int, *, indent: int = 0) -> list[str]:
         """Breaks a text into at most `most` lines. Shortens it with an ellipsis if they are too few.
+
+        All lines but the first begin with `indent` spaces.
 
         A character without a glyph becomes its code point, such as U+3042.
         """
         text = "".join(each if ord(each) in self._known else f"U+{ord(each):04X}" for each in text)
         cells = 1 if self._usual.issuperset(map(ord, text)) else 2
         width = max(1, int(width_in / _CELL_IN / cells))
-        lines = textwrap.wrap(text, width, break_on_hyphens=False)
+        lines = textwrap.wrap(text, width, break_on_hyphens=False, subsequent_indent=" " * indent)
         return lines if len(lines) <= most else [*lines[: most - 1], lines[most - 1][: max(1, width - 1)] + "…"]
 
     def write(self, onto: Any, x: float, y: float, line: str, **font: Any) -> None:

@@ -101,8 +101,8 @@ class Boxes:
             elements, seconds = sum(time.elements for _, time in done), sum(time.seconds for _, time in done)
             nbytes = [time.nbytes for _, time in done]
             unit, wall_s = done[0][1].unit, sum(lane.wall_s for lane, _ in done)
-            in_all = "" if None in nbytes else f", {size_text(sum(each or 0 for each in nbytes))} in all"
-            box.texts.append(f"{elements:,} {plural_of(unit)}{in_all}")
+            in_all = "" if None in nbytes else f", {size_text(sum(each or 0 for each in nbytes))}"
+            box.texts.append(f"{elements:,} {plural_of(unit)} begun{in_all}")  # workers are ahead of the program
             box.texts.append(f"{ms(seconds / elements)} {an(unit)}, {share(seconds, wall_s)} of the work")
             box.share = sum(time.seconds / lane.wall_s * self._busy(lane) for lane, time in done) / len(done)
             box.is_limit = bool(self.limit and self.limit[1] and self.limit[1].number in step.numbers)
@@ -137,7 +137,7 @@ def lay_out(title: str, root: Box) -> tuple[Writer, list[str], float, float]:
     boxes = list(root.walk())
     writer = Writer("report().save()", [*title.splitlines(), *(text for box in boxes for text in box.texts)])
     width = max(_LEAST_WIDTH, root.span + 2 * MARGIN)
-    lines = [line for each in title.splitlines() for line in writer.lines(each, width - 2 * MARGIN, 6)]
+    lines = [line for each in title.splitlines() for line in writer.lines(each, width - 2 * MARGIN, 6, indent=8)]
     for box in boxes:
         box.write(writer)
     root.place((width - root.span) / 2, 0.0)
