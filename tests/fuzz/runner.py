@@ -329,6 +329,10 @@ def _slice(name: str, seed: str, first: int, slice_s: float, folder: Path, ran: 
     trace = (folder / "stderr").read_text(errors="replace") if (folder / "stderr").exists() else ""
     if status == NOT_A_CASE:
         raise RuntimeError(f"{name}: {trace}")
+    if status == -signal.SIGABRT and not is_hanging and FORMATS[name].may_abort:
+        ran.cases, ran.errors = ran.cases + 1, ran.errors + 1
+        shutil.rmtree(folder, ignore_errors=True)
+        return now + 1
     if status != 0:
         kind = "hangs" if is_hanging else f"the process ended with {status}"
         place = next((line.strip() for line in trace.splitlines() if "penstock" in line or "#1 " in line), "?")

@@ -169,9 +169,21 @@ def test_text_that_would_be_longer_than_its_file_is_refused_before_memory_is_tak
     content[chunk : chunk + 4] = (1 << 30).to_bytes(4, "little")
     path.write_bytes(content)
     with pytest.raises(
-        ps.SourceError, match=r"a\.h5/x\[2\] cannot be read: it is a text of 1,073,741,824 bytes, and the"
+        ps.SourceError, match=r"a\.h5/x\[2\] cannot be read: it is a text of 1,073,741,824 bytes at byte"
     ):
         ps.from_hdf5(path, "x")[2]
+
+
+def test_text_at_a_place_without_text_is_refused_before_hdf5_looks_for_it(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        place = file.create_dataset("x", data=["one", "two", "", "four"], dtype=h5py.string_dtype()).id.get_offset()
+    assert list(ps.from_hdf5(path, "x")) == ["one", "two", "", "four"]
+    content = bytearray(path.read_bytes())
+    content[place + 4] ^= 8
+    path.write_bytes(content)
+    with pytest.raises(ps.SourceError, match=r"a\.h5/x\[0\] cannot be read: .* where there is none; the file has"):
+        ps.from_hdf5(path, "x").batch(4)[0]
 
 
 def test_names_that_are_no_text_are_refused_with_the_file(tmp_path):

@@ -7,6 +7,7 @@ names. `open` gives an object that opens the file read-only and reads under h5py
 import itertools
 import math
 import os
+import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,7 +38,10 @@ from penstock.sources.npy import StridedFile
 _CHECKSUM_NBYTES: Final = 4
 """Of the filter fletcher32, at the end of a stored chunk."""
 _REFERENCE_NBYTES: Final = 16
-"""A row of text: its length, 4 bytes, and its place."""
+"""A row of text: its length, its place, and its number there."""
+_TEXT_HEAD: Final = struct.Struct("<H6xQ")
+_HEAP_MARK: Final = b"GCOL"
+"""How a place for texts begins."""
 
 
 @contextmanager
@@ -319,9 +323,10 @@ def _places_in(data: Any) -> npt.NDArray[np.int64] | None:
 
 @final
 class _References:
-    """Text of any size lies elsewhere in the file; in a row are its length, in 4 bytes, and its place.
+    """Text of any size lies elsewhere in the file; in a row are its length, in 4 bytes, and its place, in 8.
 
-    Of a length that a damaged row claims, HDF5 takes the memory before it looks for the text.
+    Of a length that a damaged row claims, HDF5 takes the memory before it looks for the text; and at some places where
+    there is none, it looks for it without an end.
     """
 
     def __init__(self, places: npt.NDArray[np.int64], data: Any) -> None:
@@ -329,25 +334,55 @@ class _References:
         has_usual_sizes = data.file.id.get_create_plist().get_sizes() == (8, 8)  # or rows have another size
         self._places = places if has_usual_sizes else np.full_like(places, -1)
         self._length = (data.chunks or (max(1, len(data)),))[0]
+        self._sound: set[int] = set()
+        """Places for texts that were looked at."""
 
     def require(self, rows: Indices, source: Hdf5Source) -> None:
-        """Refuses rows whose text would be longer than the file.
+        """Refuses rows whose text would be longer than the file, or lies where no text is kept.
 
         Raises:
             SourceError: One is. Names the row.
         """
         rows = rows[self._places[rows // self._length] >= 0]
         offsets = self._places[rows // self._length] + rows % self._length * _REFERENCE_NBYTES
-        found = np.zeros((len(rows), _REFERENCE_NBYTES), np.uint8)
-        sizes = np.full(len(rows), _REFERENCE_NBYTES)
-        native.read_parts(self.file.fileno(), offsets, found.reshape(-1), np.cumsum(sizes) - sizes, sizes)
-        lengths, most = found[:, :4].copy().view("<u4")[:, 0], os.fstat(self.file.fileno()).st_size
-        if (lengths > most).any():
-            row = int(np.argmax(lengths))
+        found = self._read(offsets, _REFERENCE_NBYTES)
+        lengths = found[:, :4].copy().view("<u4")[:, 0].astype(np.int64)
+        places = found[:, 4:12].copy().view("<u8")[:, 0].astype(np.int64)
+        most = os.fstat(self.file.fileno()).st_size
+        wrong = (lengths > most) | (places < 0) | (places > most)
+        if not wrong.any():
+            several, which = np.unique(places, return_inverse=True)
+            wrong = np.array([place > 0 and not self._is_sound(place, most) for place in several.tolist()])[which]
+        if wrong.any():
+            row = int(np.argmax(wrong))
             raise SourceError(
-                f"{source.describe(int(rows[row]))} cannot be read: it is a text of {lengths[row]:,} bytes, and the "
-                f"file has {most:,}. It is damaged; write it again."
+                f"{source.describe(int(rows[row]))} cannot be read: it is a text of {lengths[row]:,} bytes at byte "
+                f"{places[row]:,}, where there is none; the file has {most:,} bytes. It is damaged; write it again."
             )
+
+    def _is_sound(self, place: int, most: int) -> bool:
+        """Whether texts lie at a place, one after the other: for each its number, its size, and its bytes."""
+        if place not in self._sound:
+            head = self._read(np.array([place]), _TEXT_HEAD.size).tobytes()
+            size = int.from_bytes(head[8:], "little")
+            if not head.startswith(_HEAP_MARK) or size > most - place:
+                return False
+            content, at = self._read(np.array([place]), size).tobytes(), _TEXT_HEAD.size
+            while at + _TEXT_HEAD.size <= size:
+                number, nbytes = _TEXT_HEAD.unpack_from(content, at)
+                step = nbytes if number == 0 else _TEXT_HEAD.size + -(-nbytes // 8) * 8  # 0: what is free
+                if not _TEXT_HEAD.size <= step <= size - at:
+                    return False
+                at += step
+            self._sound.add(place)
+        return True
+
+    def _read(self, offsets: npt.NDArray[np.int64], nbytes: int) -> npt.NDArray[np.uint8]:
+        """The bytes at some places, shape `(n, nbytes)`; zeros behind the end of the file."""
+        found = np.zeros((len(offsets), nbytes), np.uint8)
+        sizes = np.full(len(offsets), nbytes)
+        native.read_parts(self.file.fileno(), offsets, found.reshape(-1), np.cumsum(sizes) - sizes, sizes)
+        return found
 
 
 def _require_checksums(data: Any, first: int, last: int) -> None:
