@@ -67,8 +67,10 @@ class TestText(SourceTests):
 
 
 class TestJsonl(SourceTests):
-    @pytest.fixture(params=["one", "gzip", "blank lines"])
-    def source(self, request, tmp_path):
+    @pytest.fixture(params=["one", "gzip", "blank lines", "kept columns"])
+    def source(self, request, tmp_path, monkeypatch):
+        if request.param == "kept columns":
+            monkeypatch.setattr("penstock.formats.rowtext.LEAST_NBYTES", 0)
         if request.param == "gzip":
             (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(jsonl(tmp_path / "a.jsonl").read_bytes()))
             return ps.from_jsonl(tmp_path / "a.jsonl.gz", columns=["score", "id"])._node.data
