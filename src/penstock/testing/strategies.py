@@ -511,6 +511,20 @@ def _join(draw: st.DrawFn, p: Plan) -> Plan | None:
     return p.then(left.join(right, {"key": "id"}, how=how, fill=fill), elements)
 
 
+def _by_key(draw: st.DrawFn, p: Plan) -> Plan | None:
+    if p.is_stream or p.depth or p.dataset._node.randomness.reorders:  # as for `_join`
+        return None
+    keys = draw(st.permutations(range(MAX_LENGTH)))[: len(p)]
+    asked = draw(st.lists(st.sampled_from(keys), max_size=9)) if keys else []
+    keyed = zip_of({"key": from_arrays(np.array(keys, np.uint8)), "x": p.dataset})
+
+    def elements(epoch: int) -> list[Tree]:
+        values = dict(zip(keys, p.elements(epoch), strict=True))
+        return [{"key": np.uint8(key), "x": values[key]} for key in asked]
+
+    return p.then(keyed[keyed.positions_of(np.array(asked, np.int64), on="key")], elements)
+
+
 def _blank(q: Plan, fill: Any) -> Tree:
     """An element of one value, empty along axes of any size, as those of groups are."""
     value = 1 if fill else 0
@@ -869,7 +883,8 @@ COMMON: list[Verb] = [
 ]  # fmt: skip
 VERBS: list[Verb] = [
     *COMMON, _map, _batch_and_unbatch, _picked, _split, _zip, _batches_of_two_sizes, _sample, _pack, _windows_by_name,
-    _per_class, _side_by_side, _ragged, _group_by, _join, _by_length, _csr_batch,
+    _per_class, _side_by_side, _ragged, _group_by, _join, _by_key, _by_length,
+    _csr_batch,
 ]  # fmt: skip
 MOVES: list[Verb] = [
     _cast, _slice, _take, _skip, _shard, _repeat, _shuffle, _batch, _unbatch, _windows, _concatenate, _interleave, _zip,
