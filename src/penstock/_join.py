@@ -79,6 +79,8 @@ def positions_of(node: Node, keys: Any, on: str | int) -> Indices:
     call = f"positions_of(on={on!r:.80})"
     wanted = array_of(as_labels(keys, call))
     labels = labels_of(node, "positions_of(on=...)", on)
+    if not wanted.size:  # a list without keys is of float64 to NumPy
+        return np.empty(wanted.shape, np.int64)
     found = partners(call, [wanted.ravel()], [labels], "this dataset")
     require_found(call, wanted.ravel(), found, labels)
     return found.reshape(wanted.shape)

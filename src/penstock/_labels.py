@@ -47,12 +47,14 @@ def labels_of(node: Node, call: str, values: Labels) -> npt.NDArray[Any]:
         ArgumentError: There is no such leaf, or it is no label; or there is not one label for each element.
     """
     labels = values_of(node, call, values)
-    missing = np.flatnonzero(labels != labels)
+    is_missing = labels != labels
+    if labels.dtype.hasobject:
+        is_missing |= labels == None  # noqa: E711  # element by element
+    missing = np.flatnonzero(is_missing)
     if len(missing):
         raise ArgumentError(
-            f"{call} has the label {labels[missing[0]]} for element {missing[0]}, and {len(missing)} such in all, "
-            "which equal no other label, so their groups are unknown. Give these elements a label, or "
-            "leave them out of the dataset."
+            f"{call} has the label {labels[missing[0]]} for element {missing[0]}, and {len(missing)} such in all. That "
+            "is no value, so their groups are unknown. Give these elements a label, or leave them out of the dataset."
         )
     return labels
 
@@ -131,7 +133,8 @@ def _kept_values(one: Node) -> npt.NDArray[Any]:
 def array_of(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Values as labels are kept: a copy, in which a long text has a bounded width."""
     width = values.dtype.itemsize // {"U": 4, "S": 1}.get(values.dtype.kind, values.dtype.itemsize)
-    if values.dtype.hasobject or width > _LONGEST:
+    is_text = values.dtype.hasobject and all(isinstance(each, (str, bytes)) for each in values.flat)
+    if is_text or width > _LONGEST:
         return np.array([*map(_short, values.tolist())])
     return np.array(values)
 

@@ -296,6 +296,7 @@ def test_elements_are_found_by_their_keys_in_the_order_of_these() -> None:
     assert [int(x["age"]) for x in users()[found.ravel()].batch(1).unbatch()] == [50, 30, 30, 40]
     assert int(users()[users().positions_of(7, on="id")]["age"]) == 40
     assert users().positions_of(np.array([], np.int64), on="id").shape == (0,)
+    assert users().positions_of([[]], on="id").shape == (1, 0)
     pairs = ps.from_arrays((np.array(["a" * 200, "b"]), np.arange(2)))
     assert pairs.positions_of(["b", "a" * 200], on=0).tolist() == [1, 0]
     groups = visits().group_by("user")
@@ -319,6 +320,7 @@ NOT_FOUND: dict[str, tuple[Any, str]] = {
         "no element has the key 'ana'. There is 'anna'.",
     ),
     "twice": (lambda: visits().positions_of(np.uint64(7), on="user"), "0 and 2 of this dataset have the same key, 7"),
+    "no key": (lambda: users().positions_of([None, 7], on="id"), "text or bytes, and these are object and integers"),
     "another kind": (lambda: users().positions_of("7", on="id"), "keys are text here and integers in this dataset"),
     "no such leaf": (lambda: users().positions_of(7, on="ID"), "positions_of(on='ID'): elements have no such leaf"),
     "a shuffle": (lambda: users().shuffle(1).positions_of(7, on="id"), "a shuffle before it changes the order"),

@@ -39,16 +39,24 @@ def test_shift_starts_anew_in_each_group():
 
 
 @pytest.mark.parametrize(
-    "labels", [[np.nan, np.nan, 1.0, 1.0], np.array(["NaT", "NaT", "2026-01-01", "2026-01-01"], "M8[D]")]
+    "labels",
+    [
+        [np.nan, np.nan, 1.0, 1.0],
+        np.array(["NaT", "NaT", "2026-01-01", "2026-01-01"], "M8[D]"),
+        [None, None, "a", "b"],
+        np.array([None, float("nan"), 1, 2], object),
+    ],
+    ids=["nan", "NaT", "None", "objects"],
 )
-def test_labels_that_are_equal_to_nothing_are_refused(labels):
+def test_labels_that_are_no_value_are_refused(labels):
     for use in (
         lambda: ps.range(4).windows(2, groups=labels),
         lambda: ps.range(4).split(0.5, 0.5, groups=labels),
         lambda: ps.range(4).split(0.5, 0.5, stratify=labels),
+        lambda: ps.range(4).sample(balance=labels),
     ):
         with pytest.raises(
-            ps.ArgumentError, match=r"=\.\.\.\) has the label (nan|NaT) for element 0, and 2 such in all"
+            ps.ArgumentError, match=r"=\.\.\.\) has the label (nan|NaT|None) for element 0, and 2 such in all"
         ):
             use()
 

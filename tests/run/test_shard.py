@@ -266,7 +266,7 @@ def test_a_function_that_changes_the_rows_of_one_of_two_batches_is_named() -> No
     ds = side_by_side().map(lambda e: (e[0][:7], e[1]["y"]), element_spec=spec)
     with (
         ds.loader("inline", shard=(0, 2)) as loader,
-        pytest.raises(ps.SpecError, match="A function made a batch of 7 elements, which 2 shards cannot share evenly"),
+        pytest.raises(ps.SpecError, match="A batch has 7 elements, which 2 shards cannot share evenly"),
     ):
         next(iter(loader))
 

@@ -74,10 +74,10 @@ class OwnRows(OneToOne, OneInput):
 
 
 def not_shared(row_count: int, shard_count: int, part_count: int, *, uneven: bool = False) -> SpecError:
-    """The error for a batch that a function made, and that cannot be shared out."""
+    """The error for a batch whose size is known when it is made, and that cannot be shared out."""
     return SpecError(
-        f"A function made a batch of {row_count} elements, which {part_count} "
-        f"{'shards' if shard_count > 1 else 'parts'} cannot share {'without an empty share' if uneven else 'evenly'}. "
-        "Have it return a number of rows that they divide, or put it before batch(). For evaluation: uneven='mask', "
-        "which fills up."
+        f"A batch has {row_count} elements, which {part_count} {'shards' if shard_count > 1 else 'parts'} cannot share "
+        f"{'without an empty share' if uneven else 'evenly'}. Its size was not known ahead: a function made it, or "
+        "max_tokens=. Have the function return a number of rows that they divide, or put it before batch(); or give a "
+        "batch_size. For evaluation: uneven='mask', which fills up."
     )
