@@ -15,7 +15,7 @@ from penstock.testing import assert_resumes_exactly, assert_same
 
 pytest.importorskip("pyarrow")
 
-from penstock.formats import _textcolumns, rowtext  # noqa: E402
+from penstock.formats import _textcolumns, rowtext
 
 ROWS = [{"id": i, "x": i / 8, "text": f"ä{i}" * (i % 3), "ids": list(range(i % 4))} for i in range(200)]
 
