@@ -14,11 +14,21 @@ def test_tuples_dicts_and_named_tuples_are_structure():
     assert structure.unflatten("wxyz") == {"z": ("w", "x"), "a": Pair("y", {"k": "z"})}
 
 
-@pytest.mark.parametrize("leaf", [[1, 2], [(1, 2)], None, 1, 2.5, True, "text", b"bytes", np.zeros(3), {1, 2}], ids=str)
+@pytest.mark.parametrize("leaf", [[1, 2], [(1, 2)], 1, 2.5, True, "text", b"bytes", np.zeros(3), {1, 2}], ids=str)
 def test_everything_else_is_a_leaf(leaf):
     leaves, structure = _tree.flatten((leaf,))
     assert leaves == [leaf] if not isinstance(leaf, np.ndarray) else leaves[0] is leaf
     assert structure.num_leaves == 1
+
+
+def test_none_holds_no_leaf_and_keeps_its_place():
+    leaves, structure = _tree.flatten({"a": 1, "b": (None, 2)})
+    assert leaves == [1, 2]
+    assert structure.unflatten("xy") == {"a": "x", "b": (None, "y")}
+    given, as_given = _tree.flatten_values({"a": 3, "b": (None, None)})
+    assert _tree.values_like(structure, given, as_given) == [3, None]
+    with pytest.raises(ValueError, match="structure"):
+        _tree.values_like(structure, *_tree.flatten_values({"a": 3, "b": 4}))
 
 
 def test_dicts_keep_their_order():

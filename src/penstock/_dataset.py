@@ -32,6 +32,7 @@ from penstock.base._errors import (
     ArgumentTypeError,
     ElementIndexError,
     PenstockError,
+    SpecError,
     UnknownLengthError,
     type_of,
 )
@@ -505,7 +506,7 @@ class Dataset(NoArray):
             >>> penstock.range(3).cast("float32")[2]
             np.float32(2.0)
         """
-        leaves, structure = _tree.flatten(dtype)
+        leaves, structure = _tree.flatten_values(dtype)
         dtypes = []
         for leaf in leaves:
             try:
@@ -573,8 +574,8 @@ class Dataset(NoArray):
         if not pairs or len({new for _, new in pairs}) < len(pairs):
             raise ArgumentError(f"{verb}() needs names, each once, got {[new for _, new in pairs]}.")
         node = Fields(self._node, verb, tuple(pairs), keeps_others=verb == "rename")
-        if self._node.known_spec is not None:
-            node.spec  # noqa: B018  # refuses what is wrong here
+        if self._node.known_spec is not None and not node.spec.leaves:  # `spec` refuses what is wrong here
+            raise SpecError(f"{node.label}: these values are None, and an element needs an array. Add a name of one.")
         return Dataset(node)
 
     # Order and number.
@@ -2044,11 +2045,11 @@ def _require_function(verb: str, fn: object) -> None:
 
 
 def _padding(verb: str, shapes: Tree, values: Tree) -> Padding:
-    fill, value_structure = _tree.flatten(values)
+    fill, value_structure = _tree.flatten_values(values)
     if shapes is None:
         return Padding(None, tuple(fill), None, value_structure)
     # A shape is a tuple, and so is structure: leaves are found by what they hold.
-    leaves, structure = _tree.flatten_until(shapes, _is_shape)
+    leaves, structure = _tree.flatten_until(shapes, lambda x: x is None or _is_shape(x))
     for leaf in leaves:
         if leaf is not None and not _is_shape(leaf):
             raise ArgumentTypeError(f"{verb}(padded_shapes=...) needs shapes such as (None, 3), got {leaf!r}.")

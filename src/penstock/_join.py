@@ -9,6 +9,7 @@ import numpy as np
 from penstock._labels import Labels, array_of, labels_of
 from penstock.base._errors import ArgumentError, ArgumentTypeError, type_of
 from penstock.base._positions import as_labels
+from penstock.base._tree import flatten
 from penstock.lower._rewrite import over
 from penstock.memory._rows import Indices
 from penstock.plan._combine import Merged
@@ -51,7 +52,7 @@ def joined(left: Node, right: Node, on: On, how: str, fill: Any) -> Merged:
             f"{call}: both have {twice[0]!r}. Rename one, other.rename({{{twice[0]!r}: ...}}), or leave it out: "
             "other.select(...)."
         )
-    if not names:
+    if not any(flatten(right.spec.tree[name])[0] for name in names):
         raise ArgumentError(f"{call}: the others have nothing but the key, so they add nothing.")
     keys = [labels_of(left, "join(on=...)", name) for name in pairs]
     others = [labels_of(right, "join(on=...) of the other dataset", name) for name in pairs.values()]
@@ -120,4 +121,6 @@ def groups_of(node: Node, key: Labels) -> Node:
         return Group(node, bounds)
     first = Pick(named(node, [key]), "group_by", "...", bounds[:-1])
     others = [name for name in tree if name != key]
-    return Merged((first, Group(named(node, others), bounds)), "group_by", repr(key)) if others else first
+    if all(not flatten(tree[name])[0] for name in others):  # None holds nothing to group
+        return first
+    return Merged((first, Group(named(node, others), bounds)), "group_by", repr(key))

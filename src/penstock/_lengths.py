@@ -49,7 +49,7 @@ def lengths_of(node: Node, call: str, lengths: Any, structure: Structure | None 
         node, seed, is_local = below
     if structure is None:
         return KnownLengths(node, [_checked(node, call, lengths)], seed, is_local)
-    given, found = _tree.flatten_until(lengths, lambda x: not isinstance(x, (dict, tuple)))
+    given, found = _tree.flatten_until(lengths, lambda x: not isinstance(x, (dict, tuple, type(None))))
     if found != structure:
         raise ArgumentError(
             f"{call}: there is not one for each of the row's lengths. Give lengths in the same tree, as in "

@@ -71,6 +71,30 @@ def test_several_inputs_and_outputs_and_weights_reach_the_model():
     np.testing.assert_allclose(found["mae"], (off * weights).sum() / weights.sum(), rtol=1e-4)
 
 
+def test_an_optional_input_and_weights_may_be_none():
+    import keras
+
+    class Added(keras.layers.Layer):
+        def call(self, image, text=None):
+            return image if text is None else image + text
+
+        def compute_output_shape(self, image_shape, text_shape=None):
+            return image_shape
+
+    inputs = {"image": keras.Input((2,), name="image"), "text": keras.Input((2,), name="text", optional=True)}
+    added = Added()(inputs["image"], inputs["text"])
+    model = keras.Model(inputs, keras.layers.Dense(2, kernel_initializer="identity")(added))
+    model.compile(keras.optimizers.SGD(0.0), "mae")
+    x = np.arange(12, dtype=np.float32).reshape(6, 2)
+    for text, factor in ((None, 1), (x, 2)):
+        ds = ps.from_arrays(({"image": x, "text": text}, 0 * x, None)).batch(4)
+        found = model.fit(ds.to_keras(), validation_data=ds.to_keras(training=False), verbose=0).history
+        assert found["loss"] == found["val_loss"] == [pytest.approx(factor * x.mean(), rel=1e-5)]
+        assert model.evaluate(ds.to_keras(training=False), verbose=0) == pytest.approx(factor * x.mean(), rel=1e-5)
+        predicted = model.predict(ds.to_keras(training=False), verbose=0)
+        np.testing.assert_allclose(predicted, factor * x, rtol=1e-6)
+
+
 def test_batches_of_two_sizes_side_by_side_train_and_are_measured():
     import keras
 

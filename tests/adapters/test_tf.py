@@ -36,7 +36,7 @@ class _Tf:
     def to_numpy(self):
         import tensorflow as tf
 
-        return lambda batch: tf.nest.map_structure(lambda tensor: tensor.numpy(), batch)
+        return lambda batch: tf.nest.map_structure(lambda tensor: None if tensor is None else tensor.numpy(), batch)
 
     def count(self, adapter):
         count = int(adapter.cardinality())
@@ -45,9 +45,11 @@ class _Tf:
     def element_spec(self, adapter):
         import tensorflow as tf
 
-        return tf.nest.map_structure(
-            lambda spec: ps.ArraySpec(tuple(spec.shape), spec.dtype.as_numpy_dtype), adapter.element_spec
-        )
+        def array_spec(spec):
+            is_tensor = isinstance(spec, tf.TensorSpec)  # None has a spec of its own, which is private
+            return ps.ArraySpec(tuple(spec.shape), spec.dtype.as_numpy_dtype) if is_tensor else None
+
+        return tf.nest.map_structure(array_spec, adapter.element_spec)
 
     @pytest.fixture(autouse=True)
     def _tensorflow_lets_go(self):

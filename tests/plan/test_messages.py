@@ -332,8 +332,17 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         (
             r"map\(<lambda>\) at .* returned a leaf\[1\] that is a NoneType, which is not an array of numbers, "
-            r"text or bytes for element 3, but its element_spec is \(\(\) int64, \(\) int64\) \(as found on element "
-            r"0\)\."
+            r"text or bytes \(None has its place in every element of a dataset, or in none\) for element 3, but its "
+            r"element_spec is \(\(\) int64, \(\) int64\) \(as found on element 0\)\."
+        ),
+    ),
+    "something instead of None for one": (
+        lambda: list(ps.range(5).map(lambda x: (x, x if x == 3 else None))),
+        ValueError,
+        (
+            r"map\(<lambda>\) at .* returned the structure \(\(\) int64, \(\) int64\) \(None has its place in every "
+            r"element of a dataset, or in none\) for element 3, but its element_spec is \(\(\) int64, None\) \(as "
+            r"found on element 0\)\."
         ),
     ),
     "ragged list": (

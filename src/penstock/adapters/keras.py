@@ -98,7 +98,7 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
         if loader.arrangement.options.uneven != "refuse":
             self._spec = _with_weights(delivered)
             element = delivered.tree[0]
-            self._own_weight_count = len(flatten(element[2])[0]) if len(element) == 3 else 0
+            self._own_weight_count = len(flatten(_own_weights(element))[0])
         _require_batches(self._spec, have_several_sizes=are_side_by_side(loader.arrangement.plan))
         if not loader.progress.same_epoch:
             _require_targets_apart(self._spec.tree)
@@ -553,12 +553,17 @@ def _with_weights(spec: Spec) -> Spec:
             "uneven= gives each element a weight, which Keras takes as (x, y, sample_weight). So elements are (x, y), "
             f"or (x, y, sample_weight); here they are {element}."
         )
-    own, structure = flatten(element[2] if len(element) == 3 else weights)
+    own, structure = flatten(weights if _own_weights(element) is None else element[2])
     other = next((leaf for leaf in own if leaf.dtype.kind not in "biuf"), None)
     if other is not None:
         raise ArgumentError(f"uneven= multiplies the sample weights of elements, but these are {other}, no numbers.")
     leaves = [ArraySpec(leaf.shape, np.float32, leaf.max_shape) for leaf in own]
     return Spec.of((*element[:2], structure.unflatten(leaves)))
+
+
+def _own_weights(element: Tree) -> Tree:
+    """The third part of an element; None where it has none."""
+    return element[2] if len(element) == 3 else None
 
 
 def _require_targets_apart(tree: Tree) -> None:

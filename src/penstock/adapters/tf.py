@@ -31,6 +31,7 @@ import tensorflow as tf
 from penstock._loader import Loader
 from penstock.adapters._dtypes import require_dtypes
 from penstock.adapters._epochs import LoaderAdapter
+from penstock.base import _tree
 from penstock.base._errors import LoaderError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
@@ -48,7 +49,10 @@ def to_dataset(loader: Loader) -> Any:
     """
     spec = Spec.of(loader.element_spec)
     require_dtypes(spec, "TensorFlow", _has_dtype)
-    signature = spec.structure.unflatten([tf.TensorSpec(leaf.shape, _dtype(leaf)) for leaf in spec.leaves])
+    # A signature has no word for None, so there leaves come by themselves, and their tree is made of tensors.
+    has_none = None in _tree.flatten_values(spec.tree)[0]
+    structure = _tree.flatten(spec.leaves)[1] if has_none else spec.structure
+    signature = structure.unflatten([tf.TensorSpec(leaf.shape, _dtype(leaf)) for leaf in spec.leaves])
     # Weak: see above.
     reference = weakref.ref(loader)
 
@@ -56,9 +60,19 @@ def to_dataset(loader: Loader) -> Any:
         loader = reference()
         if loader is None:
             raise LoaderError("The dataset that to_tf() made is gone, and its loader with it. Keep what it returned.")
-        return iter(()) if _Epoch.process_ends else _Epoch(loader)
+        if _Epoch.process_ends:
+            return iter(())
+        return map(leaves_of, _Epoch(loader)) if has_none else _Epoch(loader)
+
+    def leaves_of(batch: Tree) -> Tree:
+        return tuple(_tree.flatten_like(spec.structure, batch))
+
+    def tree_of(*tensors: Any) -> Tree:
+        return spec.structure.unflatten(tensors)
 
     dataset = _counted(tf.data.Dataset.from_generator(epoch, output_signature=signature), loader.length)
+    if has_none:
+        dataset = dataset.map(tree_of)
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
     options.experimental_optimization.map_parallelization = False

@@ -36,6 +36,7 @@ import numpy.typing as npt
 
 from penstock.base._code import closure_of, imported, is_installed, is_own, is_own_code, uses
 from penstock.base._errors import PenstockError, type_of
+from penstock.base._tree import text_of_structure
 
 LARGE_NBYTES: Final = 1 << 20
 """Arrays from this size on are left out of a quick look."""
@@ -267,7 +268,7 @@ class _Walk:
             self._put("installed", f"{value.__module__} {value.__name__} {_version(value.__module__ or 'numpy')}")
             return
         if kind.__name__ == "PyTreeSpec":
-            self._put("structure", repr(value))
+            self._put("structure", text_of_structure(value))
             return
         if not self.number(value):
             return

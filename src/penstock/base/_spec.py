@@ -224,7 +224,10 @@ class Spec:
 
     def fingerprint_parts(self) -> dict[str, Any]:
         """What tells it from another; see `base/_fingerprint.py`."""
-        return {"leaves": [(leaf, leaf.max_shape) for leaf in self.leaves], "structure": repr(self.structure)}
+        return {
+            "leaves": [(leaf, leaf.max_shape) for leaf in self.leaves],
+            "structure": _tree.text_of_structure(self.structure),
+        }
 
     def __str__(self) -> str:
         return repr(self.structure.unflatten([Verbatim(leaf) for leaf in self.leaves]))

@@ -1,8 +1,8 @@
 """Elements as trees: what counts as structure, and what as a leaf.
 
-Tuples, named tuples and dicts (insertion order kept) are structure. Everything else is a leaf: arrays,
-numbers, strings, `None`, and lists, which NumPy turns into arrays. Trees are `optree`'s; this file fixes
-the meaning of a leaf in one place.
+Tuples, named tuples and dicts (insertion order kept) are structure. So is `None`, which stands where an element has no
+leaf: an optional input that is not given. Everything else is a leaf: arrays, numbers, strings, and lists, which NumPy
+turns into arrays. Trees are `optree`'s; this file fixes the meaning of a leaf in one place.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,16 +29,48 @@ def _is_list(value: object) -> bool:
     return type(value) is list
 
 
+def _is_value(value: object) -> bool:
+    return value is None or type(value) is list
+
+
 def flatten(tree: Tree) -> tuple[list[Any], Structure]:
     """Returns the leaves of a tree, depth first, and its structure."""
-    leaves, structure = optree.tree_flatten(tree, is_leaf=_is_list, none_is_leaf=True, namespace=_NAMESPACE)
+    leaves, structure = optree.tree_flatten(tree, is_leaf=_is_list, none_is_leaf=False, namespace=_NAMESPACE)
     return leaves, structure
 
 
 def flatten_until(tree: Tree, is_leaf: Callable[[Any], bool]) -> tuple[list[Any], Structure]:
     """Like `flatten`, for trees whose leaves look like structure."""
-    leaves, structure = optree.tree_flatten(tree, is_leaf=is_leaf, none_is_leaf=True, namespace=_NAMESPACE)
+    leaves, structure = optree.tree_flatten(tree, is_leaf=is_leaf, none_is_leaf=False, namespace=_NAMESPACE)
     return leaves, structure
+
+
+def flatten_values(tree: Tree) -> tuple[list[Any], Structure]:
+    """Like `flatten`, for an argument with a value for each leaf of an element, of which None is one."""
+    return flatten_until(tree, _is_value)
+
+
+def values_like(structure: Structure, values: Sequence[Any], given: Structure) -> list[Any]:
+    """Returns the values for the leaves of an element, without those that stand where the element has None.
+
+    Args:
+        structure: The element's.
+        values: What `flatten_values` returned.
+        given: The structure that it returned.
+
+    Raises:
+        ValueError: They have another structure.
+    """
+    numbers, full = flatten_values(structure.unflatten(range(structure.num_leaves)))
+    if full != given:
+        raise ValueError("another structure")
+    return [value for value, number in zip(values, numbers, strict=True) if number is not None]
+
+
+def text_of_structure(structure: Structure) -> str:
+    """Returns the structure as text for fingerprints. It is that of 0.1, so that saved states and kept caches hold."""
+    text, end = repr(structure), f", namespace={_NAMESPACE!r})"
+    return f"{text.removesuffix(end)}, NoneIsLeaf{end}" if text.endswith(end) else text
 
 
 def flatten_like(structure: Structure, tree: Tree) -> list[Any]:

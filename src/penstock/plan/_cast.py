@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.base._errors import ElementError, SpecError
 from penstock.base._spec import Spec
-from penstock.base._tree import Structure
+from penstock.base._tree import Structure, values_like
 from penstock.memory._rows import Indices, Rows, chunk_count, chunk_nbytes, pieces
 from penstock.plan._node import Elements, Memory, OneInput, OneToOne, Traits, working_memory
 from penstock.plan._reader import Gather, Reader
@@ -86,14 +86,15 @@ class Cast(ByChunk):
     def spec(self) -> Spec:
         """The input's, with other dtypes."""
         spec = self.source.spec
-        dtypes = self.dtypes
-        if self.structure is None:
-            dtypes *= len(spec.leaves)
-        elif self.structure != spec.structure:
-            raise SpecError(
-                f"{self.label} names dtypes by another structure than that of the element, {spec}. Name every leaf, "
-                "with None for one to keep, or give one dtype for all."
-            )
+        dtypes = [*self.dtypes] * (len(spec.leaves) if self.structure is None else 1)
+        if self.structure is not None:
+            try:
+                dtypes = values_like(spec.structure, dtypes, self.structure)
+            except ValueError:
+                raise SpecError(
+                    f"{self.label} names dtypes by another structure than that of the element, {spec}. Name every "
+                    "leaf, with None for one to keep, or give one dtype for all."
+                ) from None
         for leaf, dtype in zip(spec.leaves, dtypes, strict=True):
             if dtype is not None and dtype != leaf.dtype and 0 in (dtype.itemsize, leaf.dtype.itemsize):
                 raise SpecError(

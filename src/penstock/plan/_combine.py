@@ -92,7 +92,7 @@ class Zip(_Beside):
 
     def settings(self) -> dict[str, Any]:
         """The structure of the inputs."""
-        return {"structure": str(self.structure)}
+        return {"structure": _tree.text_of_structure(self.structure)}
 
     def _structure(self) -> _tree.Structure:
         """The inputs' trees within one."""

@@ -17,6 +17,8 @@ _ALIKE: Final = (
     "Every element of a dataset has one structure, shape and dtype: give each the same, or say which axis differs: "
 )
 
+_NONE: Final = "None has its place in every element of a dataset, or in none"
+
 _ANY_LENGTH: Final = "element_spec=ArraySpec((None,), dtype)"
 
 
@@ -43,7 +45,7 @@ def conformed(spec: Spec, value: Tree) -> Leaves:
     except ValueError:
         plain = as_plain(value)
         if plain is value:
-            raise _other_structure(value) from None
+            raise _other_structure(spec, value) from None
         return conformed(spec, plain)
     # Counted by hand: it is done for each leaf of each element, and `enumerate` takes longer than a comparison.
     number = 0
@@ -57,7 +59,7 @@ def conformed(spec: Spec, value: Tree) -> Leaves:
             or not (leaf.shape == want.shape or leaf.ndim == ranks[number] or want.admits(leaf.shape, want.dtype))
         ):
             if _tree.is_structure(leaf):
-                raise _other_structure(value)
+                raise _other_structure(spec, value)
             leaves[number] = _conformed_leaf(spec, number, want, leaf)
         number += 1  # noqa: SIM113
     return leaves
@@ -81,8 +83,10 @@ def as_plain(value: Tree) -> Tree:
     return structure.unflatten([leaf if each is None else each for leaf, each in zip(leaves, arrays, strict=True)])
 
 
-def _other_structure(value: Tree) -> MisfitError:
-    return MisfitError(f"the structure {text_of_element(value)}")
+def _other_structure(spec: Spec, value: Tree) -> MisfitError:
+    text = f"the structure {text_of_element(value)}"
+    here, wanted = (sum(leaf is None for leaf in _tree.flatten_values(tree)[0]) for tree in (value, spec.tree))
+    return MisfitError(text) if here == wanted else MisfitError(f"{text} ({_NONE})", "")
 
 
 def _conformed_leaf(spec: Spec, number: int, want: ArraySpec, leaf: Any) -> npt.NDArray[Any] | str | bytes:
@@ -90,7 +94,8 @@ def _conformed_leaf(spec: Spec, number: int, want: ArraySpec, leaf: Any) -> npt.
     try:
         found = leaf if type(leaf) is np.ndarray and not leaf.dtype.hasobject else leaf_of(leaf)
     except SpecError as error:
-        raise MisfitError(f"a leaf{_place(spec, number)} that is {error}", "") from None
+        cure = f" ({_NONE})" if leaf is None else ""
+        raise MisfitError(f"a leaf{_place(spec, number)} that is {error}{cure}", "") from None
     if isinstance(found, np.ndarray):
         if found.dtype != want.dtype and isinstance(leaf, np.generic) and found.dtype == want.dtype.newbyteorder("="):
             found = found.astype(want.dtype)  # a scalar is in the machine's byte order, whatever it was taken from
@@ -172,7 +177,8 @@ def observed(value: Tree) -> Spec:
     Raises:
         MisfitError: It has no leaves, or a leaf that is none.
     """
-    leaves, structure = _tree.flatten(as_plain(value))
+    # None alone is what a function without a `return` gives.
+    leaves, structure = _tree.flatten_values(value) if value is None else _tree.flatten(as_plain(value))
     if not leaves:
         raise MisfitError("no array at all")
     places = _tree.paths(structure)

@@ -66,14 +66,13 @@ class Padding:
             SpecError: Shapes or values were given in another structure, shapes with other axes, or values of another
                 kind; or text has axes to pad.
         """
-        if not self._is_one_value and self.value_structure != spec.structure:
-            raise SpecError(
-                f"{label}: padding_values has another structure than the element, {spec}. Give one value for all "
-                "leaves, or one for each."
-            )
-        shapes = self.shapes or (None,) * len(spec.leaves)
-        if self.shapes is not None and (self.structure != spec.structure or len(shapes) != len(spec.leaves)):
-            raise SpecError(f"{label}: padded_shapes has another structure than the element, {spec}.")
+        fill = self._fill(label, spec)
+        shapes: Sequence[tuple[int | None, ...] | None] = (None,) * len(spec.leaves)
+        if self.structure is not None and self.shapes is not None:
+            try:
+                shapes = _tree.values_like(spec.structure, self.shapes, self.structure)
+            except ValueError:
+                raise SpecError(f"{label}: padded_shapes has another structure than the element, {spec}.") from None
         found = []
         places = _tree.paths(spec.structure)
         for number, (place, shape, leaf) in enumerate(zip(places, shapes, spec.leaves, strict=True)):
@@ -85,20 +84,24 @@ class Padding:
             is_padded = None in leaf.shape or wanted != leaf.shape
             if is_padded and leaf.dtype.itemsize == 0:
                 raise SpecError(f"{label}: element{place} is {leaf}; text is not padded, but stacked as it is.")
-            if is_padded and not holds(leaf.dtype, self.value(number)):
+            if is_padded and not holds(leaf.dtype, fill[number]):
                 raise SpecError(
-                    f"{label}: element{place} is {leaf}, which cannot hold the padding value {self.value(number)!r}."
+                    f"{label}: element{place} is {leaf}, which cannot hold the padding value {fill[number]!r}."
                 )
             found.append(wanted)
         return found
 
-    @property
-    def _is_one_value(self) -> bool:
-        return self.value_structure.is_leaf()
-
-    def value(self, number: int) -> Any:
-        """The value that fills a leaf."""
-        return self.values[0 if self._is_one_value else number]
+    def _fill(self, label: str, spec: Spec) -> Sequence[Any]:
+        """The value that fills each leaf."""
+        if self.value_structure.is_leaf():
+            return self.values * len(spec.leaves)
+        try:
+            return _tree.values_like(spec.structure, self.values, self.value_structure)
+        except ValueError:
+            raise SpecError(
+                f"{label}: padding_values has another structure than the element, {spec}. Give one value for all "
+                "leaves, or one for each."
+            ) from None
 
     def stacker(self, label: str, spec: Spec) -> Stack:
         """Returns what pads and stacks elements.
@@ -110,13 +113,19 @@ class Padding:
             label: The step, for messages.
             spec: The spec of elements.
         """
-        return functools.partial(self._stack, label, spec, self.target(label, spec))
+        return functools.partial(self._stack, label, spec, self.target(label, spec), self._fill(label, spec))
 
+    @staticmethod
     def _stack(
-        self, label: str, spec: Spec, shapes: Sequence[Shape], columns: Iterable[Sequence[Any]], first: int
+        label: str,
+        spec: Spec,
+        shapes: Sequence[Shape],
+        fills: Sequence[Any],
+        columns: Iterable[Sequence[Any]],
+        first: int,
     ) -> Leaves:
         stacked = []
-        for number, (leaf, shape, column) in enumerate(zip(spec.leaves, shapes, columns, strict=True)):
+        for leaf, shape, fill, column in zip(spec.leaves, shapes, fills, columns, strict=True):
             if leaf.dtype.itemsize == 0:
                 stacked.append(stacked_text(leaf, column))
                 continue
@@ -135,7 +144,7 @@ class Padding:
                 )
             place = np.empty((len(values), *size), leaf.dtype)
             filling = np.zeros((), leaf.dtype)
-            if (fill := self.value(number)) is not None and holds(leaf.dtype, fill):
+            if fill is not None and holds(leaf.dtype, fill):
                 filling[...] = fill
             if len(size) != 1 or not native.pad_rows(values, place, filling):
                 if found.count(size) < len(found):

@@ -42,6 +42,7 @@ STRUCTURES: dict[str, Tree] = {
     "tuple": (_IMAGES, _LABELS),
     "dict": {"second": _IMAGES, "first": _LABELS},
     "named tuple": Pair(_IMAGES, _LABELS),
+    "an input that is not given": ({"image": _IMAGES, "text": None}, _LABELS),
     "nested": ({"image": _IMAGES, "both": (_LABELS, Pair(_IMAGES, _LABELS))}, _LABELS),
 }
 """Elements of every structure: float32 `(2, 3)` and int32 `()`."""

@@ -27,5 +27,6 @@ PLANS: dict[str, Callable[[], Dataset]] = {
     "taken apart": lambda: _frames().batch(8).map(np.negative).unbatch().shuffle(4).batch(5),
     "rounds": lambda: _frames().shuffle(5).random_map(_noisy).repeat(2).batch(32),
     "mixed": lambda: concatenate([interleave([_frames(), _frames().map(np.negative)]), _frames()[::7]]).batch(9),
+    "an input that is not given": lambda: zip_of(({"x": _frames(), "text": None}, range_of(60))).shuffle(6).batch(8),
     "cast": lambda: _frames().cast("uint8").batch(16).cast("float64"),
 }

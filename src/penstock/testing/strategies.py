@@ -201,7 +201,7 @@ def _arrays(draw: st.DrawFn) -> Plan:
     count = draw(st.integers(1, 12))
     x = np.arange(count * 6, dtype=np.float32).reshape(count, 3, 2)
     y = np.arange(count, dtype=np.uint8)
-    tree: Tree = draw(st.sampled_from([x, (x,), {"y": y, "x": x}, Pair(x, (y, x[:, 0]))]))
+    tree: Tree = draw(st.sampled_from([x, (x,), {"y": y, "none": None, "x": x}, Pair(x, (y, x[:, 0])), (x, None)]))
     return Plan(from_arrays(tree), lambda epoch: [_own(part) for part in _parts(tree)])
 
 
@@ -718,6 +718,8 @@ def _select(draw: st.DrawFn, p: Plan) -> Plan | None:
     if not isinstance(spec, dict):
         return None
     names = draw(st.permutations(list(spec)))[: draw(st.integers(1, len(spec)))]
+    if all(spec[name] is None for name in names):  # nothing would be left
+        return None
     renamed = {names[0]: "renamed"} if draw(st.booleans()) and "renamed" not in spec else {}
     ds = p.dataset.select(*names)
     return p.then(
