@@ -329,7 +329,7 @@ def _slice(name: str, seed: str, first: int, slice_s: float, folder: Path, ran: 
     trace = (folder / "stderr").read_text(errors="replace") if (folder / "stderr").exists() else ""
     if status == NOT_A_CASE:
         raise RuntimeError(f"{name}: {trace}")
-    if status == -signal.SIGABRT and not is_hanging and FORMATS[name].may_abort:
+    if status == -signal.SIGABRT and not is_hanging and FORMATS[name].has_runtime:
         ran.cases, ran.errors = ran.cases + 1, ran.errors + 1
         shutil.rmtree(folder, ignore_errors=True)
         return now + 1
@@ -414,6 +414,7 @@ def fuzz(names: list[str], seconds: float, seed: str, kept: Path, folder: Path, 
 
 def _import(names: list[str]) -> None:
     """Imports what the formats need, so that no child does."""
+    names = [name for name in names if not FORMATS[name].has_runtime]
     for module in sorted({module for name in names for module in FORMATS[name].needs}):
         __import__(module)
     if "pyarrow" in sys.modules:

@@ -38,6 +38,8 @@ from penstock.base._code import closure_of, imported, is_installed, is_own, is_o
 from penstock.base._errors import PenstockError, type_of
 from penstock.base._tree import text_of_structure
 
+OWN_VERSION: Final = "0.1.0"
+"""Of the meaning of this package's own names. A release that changes none keeps it, and so caches and states stay."""
 LARGE_NBYTES: Final = 1 << 20
 """Arrays from this size on are left out of a quick look."""
 _PIECE_COUNT: Final = 1 << 16
@@ -400,6 +402,8 @@ def _version(module: str | None) -> str:
     top = (module or "").partition(".")[0]
     if top in sys.stdlib_module_names:
         return f"{sys.version_info.major}.{sys.version_info.minor}"
+    if top == "penstock":
+        return OWN_VERSION
     file = getattr(sys.modules.get(module or ""), "__file__", None)
     if isinstance(file, str) and not is_installed(file):
         return _content(file).hex()  # compiled by the user
