@@ -316,3 +316,8 @@ def test_what_cannot_be_looked_into_needs_a_key(tmp_path: Path) -> None:
         assert ps.range(5).reduce(lambda n, x: n + bool(file), 0, path=tmp_path / "x", key="v1", executor="inline") == 5
     finally:
         file.close()
+
+
+def test_a_function_that_returns_nothing_is_told_to_return_the_state() -> None:
+    with pytest.raises(ps.ElementError, match=r"element 1 .*It had returned None for the element before: return the s"):
+        ps.range(3).reduce(lambda state, x: state.append(x), [])

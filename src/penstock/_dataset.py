@@ -55,6 +55,7 @@ from penstock.plan._cautions import (
     caution_cut,
     caution_data_loader,
     caution_seed,
+    caution_stride,
     caution_windows,
     was_read,
 )
@@ -891,7 +892,9 @@ class Dataset(NoArray):
             self._require_random("split(groups=, stratify=, seed=)", "Split by range")
         if groups is not None and stratify is not None:
             raise ArgumentError(
-                "split(groups=..., stratify=...): whole groups have the classes that they have. Give one of the two."
+                "split(groups=..., stratify=...): whole groups have the classes that they have. Give one of the two. "
+                "Or split the names of the groups, from_arrays(names).split(..., stratify=a class for each), and take the "
+                "elements of each part: ds[numpy.isin(groups, part)]."
             )
         seed = None if seed is None else integer("split", "seed", seed)
         if all(isinstance(part, int) for part in parts) and sum(parts) == 100 < count:
@@ -1377,6 +1380,7 @@ class Dataset(NoArray):
                 count = window_count(total, span, shift, tail) if isinstance(total, int) else total
                 plain = Windows(self._node, size, shift, stride, None, count, tail)
                 caution_windows(self._node, plain.label)
+                caution_stride(self._node, plain)
                 return Dataset(plain)
             caution_windows(self._node, "windows({name: offsets})")
             order, sizes = None, np.array([min(total or 0, POSITION_LIMIT)], np.int64)

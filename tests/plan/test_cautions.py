@@ -94,6 +94,17 @@ TOLD: dict[str, tuple[Callable[[], Any], str]] = {
     },
     "a buffer of all": (lambda: ps.range(77).shuffle(77), "shuffle(77) takes this as the seed"),
     "a buffer of some batches": (lambda: ps.range(99).batch(3).shuffle(100), "shuffle(100) takes this as the seed"),
+    "a stride for a shift": (
+        lambda: ps.range(999).windows(129, stride=128),
+        (
+            "takes elements that are 128 apart, and windows begin at every element. For windows of neighbours that "
+            "begin every 128 elements write shift=128."
+        ),
+    ),
+    "few elements of a class": (
+        lambda: ps.range(9).sample(balance=[0] * 7 + [1] * 2, per_class=4),
+        "sample(per_class=4): 1 classes have fewer elements, and so repeat some within a group; 1 has 2.",
+    ),
     "the last batches": (lambda: ps.range(99).shuffle().batch(3)[-5:], "leaves out other elements in each epoch"),
     "batches in another order": (
         lambda: ps.range(99).batch(10).map(np.negative).shuffle(seed=1).loader("threads").close(),
@@ -113,6 +124,8 @@ NOT_TOLD: dict[str, Callable[[], Any]] = {
     "a number of steps": lambda: SHUFFLED.repeat().batch(3).take(500),
     "a part before the shuffle": lambda: ps.range(99)[:80].shuffle(seed=1).repeat(5),
     "windows before the shuffle": lambda: ps.range(99).windows(3).shuffle(seed=1),
+    "frames of a clip": lambda: ps.range(999).windows(8, stride=8),
+    "enough of each class": lambda: ps.range(9).sample(balance=[0] * 7 + [1] * 2, per_class=2),
     "seeds": lambda: [
         ps.range(9).shuffle(seed) for seed in (0, 1, 7, 9, 42, 99, 123, 1234, 2024, 12_345, 1 << 40, -100)
     ],

@@ -158,7 +158,10 @@ def cut(rows: Any) -> Any:
     [
         ({"shard": (1, 2)}, "A batch has 5 elements, which 2 shards cannot share evenly"),
         ({"micro_batches": 2}, "A batch has 5 elements, which 2 parts cannot share evenly"),
-        ({"shard": (0, 6), "uneven": "weights"}, "A batch has 5 elements, which 6 shards cannot share without an empty"),
+        (
+            {"shard": (0, 6), "uneven": "weights"},
+            "A batch has 5 elements, which 6 shards cannot share without an empty",
+        ),
     ],
 )
 def test_shares_of_what_a_function_makes_of_a_batch_are_equal_or_refused(

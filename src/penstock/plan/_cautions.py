@@ -10,6 +10,7 @@ from penstock.plan._batch import Batching
 from penstock.plan._filter import FlatMap
 from penstock.plan._index import Shuffle, Slice
 from penstock.plan._node import Node, walk
+from penstock.plan._windows import Windows
 
 _log = logging.getLogger("penstock")
 _told: Final[WeakKeyDictionary[Node, set[str]]] = WeakKeyDictionary()
@@ -128,6 +129,20 @@ def caution_seed(node: Node, seed: int) -> None:
             seed,
             seed,
             seed,
+        )
+
+
+def caution_stride(node: Node, windows: Windows) -> None:
+    """Cautions about a stride that looks like the distance between windows, as other libraries call it."""
+    if windows.size >= 32 and windows.stride >= windows.size - 1 and windows.shift == 1:
+        caution(
+            node,
+            "%s takes elements that are %d apart, and windows begin at every element. For windows of neighbours that "
+            "begin every %d elements write shift=%d.",
+            windows.label,
+            windows.stride,
+            windows.stride,
+            windows.stride,
         )
 
 

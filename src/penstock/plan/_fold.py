@@ -99,9 +99,11 @@ class Fold(OnWorkers, Batching):
         except BaseException as error:
             if is_untouched(error):
                 raise
+            has_forgotten = state is None and pickle.loads(self.initial) is not None
+            why = ". It had returned None for the element before: return the state" if has_forgotten else ""
             raise ElementError(
                 f"{self.label} at {self.where} failed on element {number} of epoch {epoch}"
-                f"{origins(self.source, epoch, number)}: {words_of(error)}"
+                f"{origins(self.source, epoch, number)}: {words_of(error)}{why}"
             ) from error
 
 

@@ -1,5 +1,6 @@
 """Elements drawn at random, by weights or by class: an order that is computed from (seed, epoch, position)."""
 
+import logging
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from penstock.memory._rows import Indices
 from penstock.plan._index import mark_of
 from penstock.plan._node import POSITION_LIMIT, Demand, Memory, Node, OneInput, Overlap, Randomness, Reorder
 
+_log = logging.getLogger("penstock")
 _RANGE: Final = POSITION_LIMIT - 1
 
 
@@ -224,6 +226,12 @@ def by_class(
         if some > total:
             raise ArgumentError(f"sample(class_count={some}): there are {total} classes.")
         classes, counts = np.arange(some), np.full(some, _number(per_class), np.int64)
+    if (few := sizes[classes] < counts).any():
+        first = int(np.argmax(few))
+        _log.warning(
+            "sample(per_class=%d): %d classes have fewer elements, and so repeat some within a group; %r has %d.",
+            counts[first], np.count_nonzero(few), names[classes[first]].item(), sizes[classes[first]],
+        )  # fmt: skip
     order, group = np.argsort(inverse.ravel(), kind="stable").astype(np.int64), int(counts.sum())
     number = max(1, len(labels) // group) * group if count is None else count
     is_dealt = not isinstance(per_class, Mapping) and len(classes) < total
