@@ -893,8 +893,8 @@ class Dataset(NoArray):
         if groups is not None and stratify is not None:
             raise ArgumentError(
                 "split(groups=..., stratify=...): whole groups have the classes that they have. Give one of the two. "
-                "Or split the names of the groups, from_arrays(names).split(..., stratify=a class for each), and take the "
-                "elements of each part: ds[numpy.isin(groups, part)]."
+                "Or split the names of the groups, from_arrays(names).split(..., stratify=a class for each), and take "
+                "the elements of each part: ds[numpy.isin(groups, part)]."
             )
         seed = None if seed is None else integer("split", "seed", seed)
         if all(isinstance(part, int) for part in parts) and sum(parts) == 100 < count:
