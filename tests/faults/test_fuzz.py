@@ -14,8 +14,8 @@ from tests.fuzz.formats import FORMATS
 
 pytestmark = pytest.mark.faults
 
-# Two programs share the formats, and run side by side, each for two thirds of this. They take what processors other tests
-# leave. A test that takes 300 s is ended.
+# Two programs share the formats, and run side by side, each for two thirds of this, on processors that other tests leave.
+# A test that takes 300 s is ended.
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "300"))
 NAMES = [name for name, each in FORMATS.items() if not each.missing]
 
