@@ -14,7 +14,7 @@ from tests.fuzz.formats import FORMATS
 
 pytestmark = pytest.mark.faults
 
-# Two programs share the formats, and run side by side, each for two thirds of this, on processors that other tests leave.
+# Two programs share the formats, side by side, each for two thirds of this, on processors that other tests leave.
 # A test that takes 300 s is ended.
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "300"))
 NAMES = [name for name, each in FORMATS.items() if not each.missing]
