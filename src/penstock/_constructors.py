@@ -57,8 +57,9 @@ def from_npy(
         path_or_tree: A path or a URL (`s3://`, `https://`), or a tree of these: `{"x": "x.npy", "y": "y.npy"}`. A
             remote file must be in C order.
         mapped: False reads with `pread`, and no page of the file shows as memory of the process. True maps the file,
-            which is faster. None maps it if a plan only moves data. Of a file larger than a quarter of the memory, it
-            maps only rows below 32 KiB, and gives the pages back from time to time.
+            which is faster for rows below 32 KiB, and for larger ones on some processors. None maps it for rows below
+            32 KiB if a plan only moves data, and gives the pages of a file larger than a quarter of the memory back
+            from time to time.
         storage_options: See `from_tar`.
         cache: Keeps what is read from URLs on a local disk; see `DiskCache`.
 
