@@ -9,8 +9,8 @@ from penstock.report._cgroups import memory_limits
 RESIDENT_SHARE: Final = 0.25
 """A file whose size is at most this part of the memory that the process may use stays mapped with all its pages."""
 LARGE_ROW_NBYTES: Final = 32 << 10
-"""From this row size on, files are read with `pread`, and no page shows as memory of the process. A mapping has 1 to 1.5
-times the speed, which depends on the processor."""
+"""From this row size on, files are read with `pread`, and no page shows as memory of the process. A mapping has
+1 to 1.5 times the speed, which depends on the processor."""
 GIVE_BACK_NBYTES: Final = 64 << 20
 """The mapping of a larger file with small rows gives its pages back whenever this number of bytes was copied."""
 
