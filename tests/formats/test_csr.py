@@ -212,7 +212,7 @@ def test_batches_are_sparse_tensors_of_tensorflow_by_the_code_of_the_page():
     import tensorflow as tf
 
     page = (Path(__file__).parents[2] / "docs/how-to/sparse.md").read_text()
-    code = page[page.index("def as_sparse") :].partition("```")[0].replace("2_000", str(COLUMNS))
+    code = page[page.index("def as_sparse") :].partition("\n\n\n")[0].replace("2_000", str(COLUMNS))
     names = {"tf": tf}
     exec(code, names)
     rows = ps.zip({"X": ps.from_csr(csr(), dense=False), "kind": ps.range(ROWS)}).shuffle(seed=1).csr_batch(5)
