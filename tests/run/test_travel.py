@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -41,6 +41,22 @@ def generator_with(value: Any) -> Callable[[], Iterator[int]]:
     return count
 
 
+FILES: list[IO[str]] = []
+"""Closed at the end of a test: when the last reference goes is not for a test to say."""
+
+
+def opened(path: Path) -> IO[str]:
+    FILES.append(path.open("w"))
+    return FILES[-1]
+
+
+@pytest.fixture(autouse=True)
+def _files_are_closed() -> Iterator[None]:
+    yield
+    while FILES:
+        FILES.pop().close()
+
+
 CURE = r"Make it inside the function, .*or use executor=['\"]threads['\"]\."
 AGAIN = rf"cannot make an object again .*: ValueError: Could not locate class 'Homebound'\. {CURE}"
 STAYING: dict[str, tuple[Callable[[Path], Any], str]] = {
@@ -48,7 +64,7 @@ STAYING: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a function with a layer": (lambda _: lambda_with(Homebound()), AGAIN),
     "a lock": (lambda _: lambda_with(threading.Lock()), rf"holds the variable `value`, a lock, which cannot .*{CURE}"),
     "an open file": (
-        lambda path: lambda_with(open(path / "open", "w")),  # noqa: SIM115  # it is closed when the test drops it
+        lambda path: lambda_with(opened(path / "open")),
         r"holds the variable `value`, a TextIOWrapper, which cannot travel to a worker process \(TypeError: an open .*",
     ),
     "a generator": (
@@ -60,7 +76,6 @@ STAYING: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 @pytest.mark.parametrize("spec", [None, ps.ArraySpec((), "int64")], ids=["unknown spec", "declared spec"])
 @pytest.mark.parametrize("name", STAYING)
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_what_cannot_travel_runs_on_threads_under_auto_and_says_so(
     name: str, spec: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
