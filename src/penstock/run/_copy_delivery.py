@@ -51,12 +51,12 @@ BLOCK_ROWS: Final = 1 << 12
 that are ready last."""
 ANNOUNCED_ROWS: Final = 1 << 14
 """Rows of files that are announced at once, at most. It takes 20 us, to look for the file first included."""
-ANNOUNCED_NBYTES: Final = 8 << 20
+ANNOUNCED_NBYTES: Final = 32 << 20
 """Bytes of them, at most; and of a block."""
 AHEAD_ROWS: Final = 1 << 15
 """Rows of files whose reads are computed ahead, at most."""
-AHEAD_NBYTES: Final = 16 << 20
-"""Bytes of them, at most. From a cold disk, 16 to 128 MiB gave the same speed."""
+AHEAD_NBYTES: Final = 48 << 20
+"""Bytes of them, at most: more than are announced at once. From a cold disk, 16 to 128 MiB gave the same speed."""
 MOST_AHEAD_ROWS: Final = 1 << 18
 """Rows whose indices are computed ahead, so that the next row group of a table is decoded before it is needed."""
 _Parts = tuple[tuple[PartLoader, tuple[int, ...]], ...]
