@@ -52,6 +52,10 @@ On 2026-11-25, AMD EPYC, three rounds, as parts of twice serial (596 elements/s)
 bare_ring 0.88 (0.62 to 1.05), bare_pair 0.95 (0.90 to 1.04), keras 0.84 (0.83 to 0.86). Of the bare ring penstock has
 0.86 (0.73 to 1.30; wanted 0.97), and of Keras 0.98 (0.75 to 1.07).
 
+On 2026-11-26, a faster AMD EPYC, quiet, one round, elements/s: serial 1,112, bare_ring 2,287, bare_pair 2,143, penstock
+2,066, grain 2,010, keras 1,920, torch 1,642, spdl 1,636, ray 971, tf_data 970: 0.93 of twice serial, 1.03 times the
+best.
+
 Not shown: the start of workers (see `worker_start`), and that Keras starts its own anew each epoch; a function that
 lets go of the GIL; batches of many bytes (see `transport`).
 """

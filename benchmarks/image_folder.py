@@ -77,6 +77,10 @@ Result of 2026-11-23, four rounds on a quiet machine:
 Exact decoding was 1.15 (1.06 to 1.23) times the best, as wanted, and 0.97 (0.81 to 0.98) of the bare threads; `"fast"`
 1.45 (1.39 to 1.48), where 1.5 was wanted, and 0.98 (0.85 to 1.27) of the bare threads, which had 1.47 (1.16 to 1.63).
 
+Result of 2026-11-26, a faster AMD EPYC, quiet, one round, images/s: penstock 3,251, penstock_fast 3,942, keras 2,972,
+tf_data 2,903, spdl_opencv 2,046, litdata 1,511, keras_grain 422; exact 1.09, `"fast"` 1.33 times the best; gaps 1.55
+and 1.6, of keras and tf_data 1.39.
+
 Not shown: a cold page cache; PNG; images of a megapixel and more, where decoding counts for more, and `"fast"` too.
 """
 

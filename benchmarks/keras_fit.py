@@ -32,6 +32,9 @@ SCHED_IDLE), three rounds in turn: no difference from noise.
 On 2026-11-23, with the copy engine, two cores of an Intel Xeon at 2.8 GHz, five rounds of 200 batches (`--quick`, of
 these three alone): 0.975 of the limit (0.935 to 1.11; wanted 0.85) and 1.44 times tf_data (1.15 to 2.06; wanted 1.3).
 
+On 2026-11-26, a faster AMD EPYC, quiet, two rounds of 200 batches, of three: penstock 1.04 (0.96 to 1.11) of the limit,
+tf_data 0.68 (0.62 to 0.74); samples/s 6,643, 4,350, limit 6,474.
+
 Not shown: a large model, which hides any loader; a GPU; another backend.
 """
 

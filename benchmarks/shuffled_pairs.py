@@ -73,6 +73,10 @@ is 0.60 of the floor, whose one pair of buffers stays in its cache, and 2.6 time
 Private and shared memory over bare imports: penstock 24 MiB, floor 3.8, torch_0_getitems 8.2, spdl 28, tf_data 96 to
 171, grain_threads 11 to 18. Resident pages of the file: 1 MiB with penstock, 1,145 to 1,150 with all that map it.
 
+On 2026-11-26, a faster AMD EPYC, quiet, warm, two rounds, samples/s: penstock 89,822 (78,030 to 101,615), floor
+110,139, grain_threads 41,361, tf_data 29,120, torch_0_getitems 27,889, spdl 24,746: 2.16 times the best of the others
+(2.05 to 2.28), 0.85 (0.62 to 1.09) of the floor.
+
 Not shown: a decode or an augmentation, which costs every contender the same; a file larger than the page cache, where
 each row of an epoch may be read twice; a disk with other latencies (in a virtual machine the host may have cached what
 the guest dropped).

@@ -39,6 +39,10 @@ On 2026-11-24, three rounds, PyTorch: penstock 0.71 (0.70 to 0.83) of the step a
 is the least native engine that can be written (`_bare_engine.py`). So 0.80 is not reached without checks either. Of the
 DataLoader by batches penstock had 1.13 (1.12 to 1.28). `loop` was as fast as `one`, so the machine was unsteady.
 
+On 2026-11-26, a faster AMD EPYC, quiet, two rounds, PyTorch, steps/s: one 6,633, loop 5,279, bare 4,590, penstock
+4,428, dataloader 3,609: 0.67 (0.66 to 0.68) of the step alone, `bare` 0.69; 0.84 of the loop; 1.23 of the DataLoader by
+batches.
+
 Not shown: a device that computes while the program goes on; Keras, whose own Python takes longer a step.
 """
 

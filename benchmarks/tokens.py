@@ -24,6 +24,10 @@ Result of five rounds, windows/s and their spread:
 
 4.55 times the usual loop (4.44 to 6.09; wanted 2), and 1.28 times the best of the others (1.15 to 1.53).
 
+On 2026-11-26, a faster AMD EPYC, quiet, two rounds, windows/s: penstock 752,109 (559,329 to 944,888), memmap_fancy
+410,603, memmap_loop 139,078, torch_0 104,132, grain 28,077, torch_2 15,512: 1.83 times the best of the others (1.36 to
+2.3).
+
 Not shown: files larger than the page cache; several files.
 """
 

@@ -41,6 +41,10 @@ On 2026-11-25, AMD EPYC, three rounds, pictures/s: bare_ring 38,700 (37,700 to 4
 ring (0.66 to 0.82; wanted 0.95), and 5.1 times the best of the others (4.5 to 5.3; wanted 7). A worker makes a picture
 in 10 us, so 3 us around each function and the report's clocks count in full.
 
+On 2026-11-26, a faster AMD EPYC, quiet, two rounds, pictures/s: bare_ring 115,170, penstock 90,586 (82,723 to 98,450),
+serial 87,747, grain 10,052, torch 8,906, spdl_arena 5,820: 9.0 times the best of the others (8.6 to 9.4; wanted 7), and
+0.79 (0.72 to 0.85) of the bare ring.
+
 Not shown: real work, which hides the transport as far as it takes longer; how evenly the batches come.
 """
 
