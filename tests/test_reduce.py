@@ -16,6 +16,8 @@ import pytest
 import penstock as ps
 from penstock.base import _atomic
 
+pytestmark = pytest.mark.usefixtures("slow_tests_share_workers")
+
 EXECUTORS = ["inline", "threads", pytest.param("processes", marks=pytest.mark.slow)]
 RAGGED = ps.ArraySpec((None,), "int64")
 

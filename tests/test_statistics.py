@@ -9,6 +9,8 @@ import pytest
 import penstock as ps
 from penstock._statistics import merged
 
+pytestmark = pytest.mark.usefixtures("slow_tests_share_workers")
+
 EXECUTORS = ["inline", "threads", pytest.param("processes", marks=pytest.mark.slow)]
 RNG = np.random.default_rng(0)
 X = (RNG.normal(1e6, 1, (700, 2, 3))).astype(np.float64)

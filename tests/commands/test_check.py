@@ -8,7 +8,7 @@ import pytest
 import penstock as ps
 from penstock.cli import main
 
-pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
+pytestmark = pytest.mark.usefixtures("slow_tests_share_workers", "leaves_nothing_behind")
 
 PROGRAM = """
 import numpy as np

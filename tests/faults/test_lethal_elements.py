@@ -13,37 +13,44 @@ from penstock.testing import LethalFunction
 
 pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("leaves_nothing_behind")]
 
+FIRST = 200
+"""So many elements come before a lethal one. Of the next epoch, fewer are read ahead, or it would kill there too."""
+LETHAL, BROKEN = FIRST + 5, (FIRST + 3, FIRST + 10, FIRST + 11)
+
 
 @pytest.mark.parametrize("on_error", ["replace", "skip"])
 def test_an_element_that_kills_workers_is_set_aside(tmp_path: Path, on_error: Any) -> None:
     def lethal(x: Any) -> Any:
-        if int(x) == 5:
+        if int(x) == LETHAL:
             os._exit(7)
-        if int(x) in (3, 10, 11):
+        if int(x) in BROKEN:
             raise ValueError(f"broken {x}")
         return x * 10
 
     path = tmp_path / "bad.jsonl"
-    with ps.range(16).map(lethal).batch(4).loader("processes", 2, on_error=on_error, quarantine=path) as loader:
+    dataset = ps.range(FIRST + 16).map(lethal).batch(4)
+    with dataset.loader("processes", 2, prefetch=1, on_error=on_error, quarantine=path) as loader:
         batches = [batch.tolist() for batch in loader]
     if on_error == "skip":
-        assert [x for batch in batches for x in batch] == [x * 10 for x in range(16) if x not in (3, 5, 10, 11)]
+        good = [x for x in range(FIRST + 16) if x not in (LETHAL, *BROKEN)]
+        assert np.concatenate(batches).tolist() == [x * 10 for x in good]
     else:
-        assert batches == [[0, 10, 20, 0], [40, 60, 60, 70], [80, 90, 80, 80], [120, 130, 140, 150]]
+        wanted = [[0, 1, 2, 0], [4, 6, 6, 7], [8, 9, 8, 8], [12, 13, 14, 15]]
+        assert batches[FIRST // 4 :] == [[(FIRST + x) * 10 for x in row] for row in wanted]
     records = {record["sources"][0][1]: record for record in map(json.loads, path.read_text().splitlines())}
-    assert sorted(records) == [3, 5, 10, 11]
-    assert records[5]["exception"] == "WorkerError"
-    assert "ended with exit status 7" in records[5]["message"]
+    assert sorted(records) == sorted([LETHAL, *BROKEN])
+    assert records[LETHAL]["exception"] == "WorkerError"
+    assert "ended with exit status 7" in records[LETHAL]["message"]
 
 
 def lethal_rows(x: Any) -> Any:
-    if int(x) == 5:
+    if int(x) == LETHAL:
         os._exit(7)
     return np.arange(int(x) % 3 + 1)
 
 
 def lengths(dataset: ps.Dataset, path: Path, on_error: Any) -> list[int]:
-    with dataset.loader("processes", 2, on_error=on_error, quarantine=path) as loader:
+    with dataset.loader("processes", 2, prefetch=1, on_error=on_error, quarantine=path) as loader:
         return [int(np.count_nonzero(row + 1)) for batch in loader for row in batch]
 
 
@@ -51,33 +58,34 @@ SPEC = ps.ArraySpec((None,), "int64")
 
 
 def padded() -> ps.Dataset:
-    return ps.range(8).map(lethal_rows, element_spec=SPEC).padded_batch(4, padding_values=-1)
+    return ps.range(FIRST + 8).map(lethal_rows, element_spec=SPEC).padded_batch(4, padding_values=-1)
 
 
 def test_an_element_that_kills_workers_is_left_out_before_it_is_padded(tmp_path: Path) -> None:
     found = lengths(padded(), tmp_path / "bad.jsonl", "skip")
-    assert found == [x % 3 + 1 for x in range(8) if x != 5]
+    assert found == [x % 3 + 1 for x in range(FIRST + 8) if x != LETHAL]
 
 
 def test_what_cannot_be_replaced_in_a_batch_of_one_piece_is_an_error_that_says_why(tmp_path: Path) -> None:
-    with pytest.raises(ps.WorkerError, match=r"at map\(lethal_rows\) at .* on element 5 of epoch 0") as caught:
+    with pytest.raises(ps.WorkerError, match=r"at map\(lethal_rows\) at .* on element 205 of epoch 0") as caught:
         lengths(padded(), tmp_path / "bad.jsonl", "replace")
     (note,) = caught.value.__notes__
-    assert "batch 1 of epoch 0 is made in one piece by padded_batch(4)" in note
+    assert "batch 51 of epoch 0 is made in one piece by padded_batch(4)" in note
     assert "on_error='skip' tries elements before they go into a batch" in note
 
 
 def test_what_was_to_stand_in_for_a_lethal_element_and_is_lethal_too_is_an_error_that_says_so(tmp_path: Path) -> None:
     def lethal(x: Any) -> Any:
-        if int(x) in (5, 6):
+        if int(x) in (LETHAL, LETHAL + 1):
             os._exit(7)
         return x
 
-    dataset = ps.range(8).map(lethal).batch(4)
-    with dataset.loader("processes", 2, on_error="replace", quarantine=tmp_path / "bad.jsonl") as loader:
+    dataset = ps.range(FIRST + 8).map(lethal).batch(4)
+    options: dict[str, Any] = {"on_error": "replace", "quarantine": tmp_path / "bad.jsonl"}
+    with dataset.loader("processes", 2, prefetch=1, **options) as loader:
         batches = iter(loader)
-        assert next(batches).tolist() == [0, 1, 2, 3]
-        with pytest.raises(ps.WorkerError, match="on element 6 of epoch 0") as caught:
+        assert [next(batches).tolist() for _ in range(FIRST // 4 + 1)][-1] == [200, 201, 202, 203]
+        with pytest.raises(ps.WorkerError, match="on element 206 of epoch 0") as caught:
             next(batches)
     assert "the element that replaced it crashed them too" in caught.value.__notes__[0]
 
@@ -101,7 +109,7 @@ DATASETS = {
     "zip": lambda: ps.zip((ps.from_generator(lethal_stream, length=16), ps.range(16))).map(lambda pair: pair[0]),
 }
 _, name, on_error, path = sys.argv
-with DATASETS[name]().batch(4).loader(on_error=on_error, quarantine=path) as loader:
+with DATASETS[name]().batch(4).loader(prefetch=1, on_error=on_error, quarantine=path) as loader:
     batches = iter(loader)
     print(next(batches).tolist(), next(batches).tolist())
     try:

@@ -149,6 +149,7 @@ def test_a_missing_library_is_named(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("workers_stay")
 def test_worker_processes_resume_in_the_middle(tmp_path):
     ds = ps.from_arrayrecord(written(tmp_path / "a", [bytes([k]) for k in range(24)])).map(lambda record: record[0])
     batches = ds.shuffle(seed=1).batch(4)

@@ -176,6 +176,7 @@ def test_a_missing_library_is_named(monkeypatch):
         ps.from_lance("a.lance")
 
 
+@pytest.mark.usefixtures("workers_stay")
 def test_worker_processes_resume_in_the_middle(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     ds = ps.from_lance(written(tmp_path / "a.lance").relative_to(tmp_path), columns=["n", "s"])

@@ -1,6 +1,7 @@
-"""Memory that nobody wrote looks like nothing that a plan gives."""
+"""Memory that nobody wrote looks like nothing that a plan gives; a worker process that reads streams stays."""
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 from penstock.lower._streams import FeedProgram
 from penstock.memory._ring import Ring
 from penstock.memory._rows import Rows
+from penstock.run import _crew
+from penstock.run.pool._pool import Pool, PoolClient, join_alone, registry
 
 POISON = 0xA5
 """In every byte: -6510615555426900571 as int64, -2.9e-16 as float32, 165 as uint8."""
@@ -65,3 +68,33 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Ring, "__init__", made)
     monkeypatch.setattr(Rows, "allocate", classmethod(allocated))
     monkeypatch.setattr(FeedProgram, "run", fed)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def stream_worker_stays() -> Iterator[None]:
+    """Lets loaders read a stream in a process that stays, because it takes longer to start than a plan to run.
+
+    A loader that needs it while another one has it starts one of its own.
+    """
+    kept: list[PoolClient] = []
+
+    def join(lines: list[str]) -> PoolClient:
+        client = PoolClient(registry.join(Pool, "streams"), lines)
+        client.pool.post(lambda: client.pool.require(1))
+        return client
+
+    def join_kept(lines: list[str]) -> PoolClient:
+        if not kept:
+            kept.append(join([]))
+        client = join(lines)
+        if client.pool.client_count <= 2:  # this one, and the kept one
+            return client
+        client.leave()
+        return join_alone(lines)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_crew, "join_alone", join_kept)
+        yield
+    for client in kept:
+        client.leave()
+        assert client.join(10)

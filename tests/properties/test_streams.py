@@ -1,9 +1,7 @@
 """Any plan over a stream: one after the other, on any executor, cut anywhere. One meaning."""
 
-import contextlib
 import itertools
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +12,8 @@ from penstock.testing import assert_fits, assert_same, copied
 from penstock.testing.strategies import EPOCHS, Plan, mixed, shuffled
 from tests.properties.streams import streams
 
+pytestmark = pytest.mark.usefixtures("slow_tests_share_workers")
+
 RUNS = [("inline", 1), ("threads", 1), ("threads", 3), ("processes", 2)]
 """Executors and numbers of workers that must all say the same."""
 EXAMPLES = {"inline": 10, "threads": 6, "processes": 3}
@@ -21,14 +21,6 @@ MORE_EXAMPLES = {"inline": 25, "threads": 15, "processes": 6}
 EACH_RUN = [pytest.param(run, marks=pytest.mark.slow if run[0] == "processes" else ()) for run in RUNS]
 NEAR = st.sampled_from([run for run in RUNS if run[0] != "processes"])
 INT64 = ps.ArraySpec((), "int64")
-
-
-@contextlib.contextmanager
-def _workers_stay(run: tuple[str, int]) -> Iterator[None]:
-    """Keeps processes from one loader to the next: they take longer to start than a plan takes to run."""
-    with ps.range(8).loader(executor=run[0], workers=run[1]) as loader:  # type: ignore[arg-type]
-        next(iter(loader))
-        yield
 
 
 @pytest.mark.slow
@@ -39,8 +31,7 @@ def test_a_run_of_a_long_plan_resumes_exactly_wherever_it_was_cut(second: tuple[
     def resumes(plan: Plan, first: tuple[str, int], prefetch: int, data: Any) -> None:
         _assert_resumes(plan, first, second, prefetch, data)
 
-    with _workers_stay(second):
-        resumes()
+    resumes()
 
 
 def _run(run: tuple[str, int], plan: Plan, prefetch: int) -> ps.Loader:
@@ -79,8 +70,7 @@ def test_a_loader_delivers_the_epochs_of_the_model(run: tuple[str, int]) -> None
     def delivers(plan: Plan, prefetch: int) -> None:
         _assert_delivers(run, plan, prefetch)
 
-    with _workers_stay(run):
-        delivers()
+    delivers()
 
 
 @pytest.mark.slow
@@ -91,8 +81,7 @@ def test_a_loader_delivers_the_epochs_of_the_model_of_long_plans(run: tuple[str,
     def delivers(plan: Plan, prefetch: int) -> None:
         _assert_delivers(run, plan, prefetch)
 
-    with _workers_stay(run):
-        delivers()
+    delivers()
 
 
 def _assert_resumes(plan: Plan, first: tuple[str, int], second: tuple[str, int], prefetch: int, data: Any) -> None:
@@ -128,8 +117,7 @@ def test_a_run_resumes_exactly_wherever_it_was_cut(second: tuple[str, int]) -> N
     def resumes(plan: Plan, first: tuple[str, int], prefetch: int, data: Any) -> None:
         _assert_resumes(plan, first, second, prefetch, data)
 
-    with _workers_stay(second):
-        resumes()
+    resumes()
 
 
 @given(plan=streams(max_steps=3), run=NEAR, prefetch=st.integers(1, 3))

@@ -172,6 +172,7 @@ def test_a_stream_that_breaks_off_gives_what_came_before_and_then_its_error(exec
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("workers_stay")
 def test_worker_processes_say_the_same() -> None:
     mixed = ps.mix([endless_nothing(), ps.range(100).repeat()], [1, 3], seed=1).take(1024)
     short = stream(7, length=16).map(same, element_spec=INT64)

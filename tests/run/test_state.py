@@ -7,6 +7,8 @@ import pytest
 
 import penstock as ps
 
+pytestmark = pytest.mark.usefixtures("slow_tests_share_workers")
+
 
 def numbers(batches: Any) -> list[int]:
     return [number for batch in batches for number in batch.tolist()]

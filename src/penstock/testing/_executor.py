@@ -188,6 +188,7 @@ class ExecutorTests(OnExecutor):
         assert max(reads.values()) <= 2
         assert sum(reads.values()) <= 4 * (5 + loader.arrangement.options.prefetch + 2)
 
+    @pytest.mark.usefixtures("load")  # keeps workers, although these loaders are not made by it
     @pytest.mark.parametrize("name", PLANS)
     def test_resumes_at_any_position(self, workers: int, name: str) -> None:
         runs = [("inline", 1), (self.executor, workers)]
