@@ -30,8 +30,10 @@ os.environ.setdefault("MPLBACKEND", "agg")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
 
-# No deadlines: a busy machine is not a bug. Limits on time are tests of their own, marked `limits`.
-_COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+# No deadlines: a busy machine is not a bug. Limits on time are tests of their own, marked `limits`. How many examples
+# are drawn in vain is chance.
+_IN_VAIN = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+_COMMON = {"deadline": None, "suppress_health_check": _IN_VAIN}
 settings.register_profile("dev", max_examples=25, **_COMMON)
 # On CI, the same examples every time: what chance finds is found while somebody develops.
 settings.register_profile("ci", max_examples=100, derandomize=True, **_COMMON)
@@ -264,8 +266,8 @@ def leaves_nothing_behind() -> Iterator[None]:
     yield
     gc.collect()
     if remaining := left():
-        _join(set(threading.enumerate()) - threads, deadline_s=5)
-        _await_end(new_processes(), deadline_s=5)
+        _join(set(threading.enumerate()) - threads, deadline_s=20)
+        _await_end(new_processes(), deadline_s=20)
         gc.collect()  # what those threads were the last to hold
         remaining = left()
     if remaining:

@@ -15,6 +15,8 @@ from tests.faults.programs import Program
 pytestmark = pytest.mark.faults
 
 EXECUTORS = pytest.mark.parametrize("executor", ["threads", "processes"])
+AT_ONCE_S = 15.0
+"""It is less than half a second, unless other programs have the CPUs. What waits for a worker waits for ever."""
 STARTS_AND_WAITS = ["while it trains", "while it waits"]
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -173,7 +175,7 @@ with ps.range(100).map(waits_at(3), element_spec=spec).batch(1).loader('threads'
     assert done.returncode == 1
     assert "DeadlineError: No worker got on for timeout_s=1 s, while batch 3 of epoch 0 was waited for" in done.stderr
     assert "in wait" in done.stderr
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 60
 
 
 def test_batches_that_live_to_the_end_are_no_trouble(fresh_python: Run) -> None:
@@ -228,7 +230,7 @@ def test_ctrl_c_ends_a_process_at_once(start: Start, script: str, to_group: bool
     assert status == -signal.SIGINT
     assert err.rstrip().endswith("KeyboardInterrupt")
     assert err.count("Traceback") == 1, err
-    assert seconds < 5
+    assert seconds < AT_ONCE_S
 
 
 @pytest.mark.parametrize(
@@ -242,7 +244,7 @@ def test_a_signal_that_kills_leaves_nothing(start: Start, script: str, number: i
     status, err, seconds = program.end(number)
     assert status == -number
     assert err == ""
-    assert seconds < 5
+    assert seconds < AT_ONCE_S
 
 
 def test_a_loader_goes_on_after_ctrl_c(fresh_python: Run) -> None:

@@ -64,10 +64,10 @@ if child == 0:
 workers = child_processes() - {child}
 import time
 from penstock.run.pool import _pool
-_pool.GRACE_S = 20  # after which workers are killed
+_pool.GRACE_S = 90  # after which workers are killed
 began = time.monotonic()
 loader.close()
-assert time.monotonic() - began < 10  # they end by themselves, although their sockets live on in the child
+assert time.monotonic() - began < 45  # they end by themselves, although their sockets live on in the child
 assert child_processes() == {child}
 os.close(writer)
 os.waitpid(child, 0)
@@ -161,4 +161,4 @@ def test_a_rank_that_is_killed_takes_its_workers_along(start: Start) -> None:
     for process in set(program.relatives()) - set(workers):
         os.kill(process, signal.SIGKILL)
     program.wait()
-    await_end(workers, deadline_s=5)
+    await_end(workers)

@@ -10,7 +10,7 @@ import pytest
 from penstock.memory import _ring
 from penstock.memory._mapping import MemoryFile
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 """How long anybody waits for what must come at once, on a busy machine."""
 
 

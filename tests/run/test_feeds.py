@@ -311,7 +311,7 @@ def test_a_loader_is_sought_forwards_and_backwards_in_mid_epoch(executor: str) -
 @pytest.mark.parametrize("cursor", [50, 64, 96, 1 << 40])
 def test_a_cursor_beyond_the_end_ends_the_epoch(executor: Any, cursor: int) -> None:
     ds = ps.range(50).filter(lambda x: x % 2 == 0).batch(4)
-    with ds.loader(executor=executor, timeout_s=5) as loader:
+    with ds.loader(executor=executor, timeout_s=DEADLINE_S) as loader:
         state = loader.get_state() | {"position": 3, "cursor": [cursor]}
         loader.set_state(state)
         assert list(loader) == []

@@ -468,7 +468,7 @@ def test_pause_in_a_worker_process_ends_with_its_loader(http):
         assert failed.wait(60)
         began = time.monotonic()
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
-    assert time.monotonic() - began < 10  # and not the half minute of all pauses
+    assert time.monotonic() - began < 20  # and not the half minute of all pauses
 
 
 # A server that takes long to answer: few requests, and many at once.
