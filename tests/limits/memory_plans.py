@@ -1,7 +1,8 @@
 """Plans whose memory is measured, and a program that runs one of them and prints its memory.
 
-`python memory_plans.py NAME EXECUTOR FOLDER` prints JSON, which `test_memory_table.py` checks. Batches of these plans
-have 4 to 15 MiB, so one batch too many exceeds the usual variation of an interpreter's memory.
+`python memory_plans.py FOLDER` reads lines of NAME and EXECUTOR, JSON, and prints JSON, which `test_memory_table.py`
+checks. Each plan runs in a process that begins where this one has imported penstock. Batches of these plans have 4 to
+15 MiB, so one batch too many exceeds the usual variation of an interpreter's memory.
 """
 
 import json
@@ -274,8 +275,17 @@ def measure(name: str, executor: str, folder: Path) -> dict[str, Any]:
     }
 
 
+def main(folder: str) -> None:
+    for line in sys.stdin:
+        name, executor = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            if name == "images":
+                import penstock.image  # noqa: F401, an import is nothing of the loader's
+            print(json.dumps(measure(name, executor, Path(folder))), flush=True)
+            return
+        print(json.dumps({"status": os.waitpid(child, 0)[1]}), flush=True)
+
+
 if __name__ == "__main__":
-    _, which, executor_name, data = sys.argv
-    if which == "images":
-        import penstock.image  # an import is nothing of the loader's
-    print(json.dumps(measure(which, executor_name, Path(data))))
+    main(*sys.argv[1:])

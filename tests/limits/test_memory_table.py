@@ -1,4 +1,4 @@
-"""Memory of a table of plans, each in a fresh process, stays within the projection and the limit.
+"""Memory of a table of plans, each in a process of its own, stays within the projection and the limit.
 
     peak <= projected + overhead <= limit        (on threads: projected <= limit)
 
@@ -13,10 +13,16 @@ environment variable makes it return arrays at once; otherwise a batch too many 
 variable, all must stay within the 48 MiB that this process may take (`PARENT_NBYTES`).
 """
 
+import contextlib
+import functools
+import json
+import os
 import subprocess
-from collections.abc import Callable
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import pyarrow as pa
@@ -25,14 +31,12 @@ import pytest
 
 from penstock.base._units import size_text
 from penstock.memory._budget import MIB, PARENT_NBYTES, WORKER_NBYTES
+from tests.conftest import WARNINGS
 from tests.limits import memory_plans
 from tests.limits.memory_plans import FRAME, FRAME_COUNT, PLANS, WORKER_COUNT
-from tests.limits.test_memory import measured
 from tests.sources.pictures import write
 
 pytestmark = pytest.mark.slow
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
 
 OVERHEAD_NBYTES = 8 * MIB
 GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "50000"}
@@ -81,13 +85,44 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def result_of(fresh_python: Run, name: str, executor: str, folder: Path, env: dict[str, str]) -> dict[str, Any]:
-    return measured(fresh_python(Path(memory_plans.__file__), name, executor, str(folder), env=env))
+Measure = Callable[[str, str, dict[str, str]], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def measure(folder: Path) -> Iterator[Measure]:
+    """Runs a plan in a process of its own, forked from one that has imported penstock under these variables."""
+    with contextlib.ExitStack() as at_end:
+
+        @functools.cache
+        def started(variables: tuple[tuple[str, str], ...]) -> tuple["subprocess.Popen[str]", TextIO]:
+            errors = at_end.enter_context(tempfile.TemporaryFile("w+"))
+            command = [sys.executable, *WARNINGS, "-X", "faulthandler", memory_plans.__file__, str(folder)]
+            env = os.environ | dict(variables)
+            pipe = subprocess.PIPE
+            process = subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, stderr=errors, text=True)
+            at_end.callback(process.communicate)
+            return process, errors
+
+        def measure(name: str, executor: str, variables: dict[str, str]) -> dict[str, Any]:
+            process, errors = started(tuple(variables.items()))
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(json.dumps([name, executor]) + "\n")
+            process.stdin.flush()
+            result: dict[str, Any] = {}
+            while "status" not in result:
+                line = process.stdout.readline()
+                result |= json.loads(line) if line else {"status": "ended"}
+            errors.seek(0)
+            assert result["status"] == 0, (result, errors.read()[-3000:])
+            return result
+
+        yield measure
 
 
 @pytest.mark.parametrize(("name", "executor"), ROWS)
-def test_no_more_is_taken_than_was_said(fresh_python: Run, folder: Path, name: str, executor: str) -> None:
-    plan, result = PLANS[name], result_of(fresh_python, name, executor, folder, GIVE_BACK)
+def test_no_more_is_taken_than_was_said(measure: Measure, name: str, executor: str) -> None:
+    plan, result = PLANS[name], measure(name, executor, GIVE_BACK)
     process_count = plan.process_count if executor == "processes" else 0
     own = plan.own_mib * MIB * (1 if executor == "inline" else WORKER_COUNT)
     bound = result["projected"] + own + OVERHEAD_NBYTES + process_count * WORKER_NBYTES
@@ -118,6 +153,6 @@ def test_no_more_is_taken_than_was_said(fresh_python: Run, folder: Path, name: s
 
 
 @pytest.mark.parametrize("name", ["map of elements", "map of batches", "unbatch and batch"])
-def test_with_what_the_c_library_keeps_it_is_within_the_allowance(fresh_python: Run, folder: Path, name: str) -> None:
-    result = result_of(fresh_python, name, "threads", folder, {})
+def test_with_what_the_c_library_keeps_it_is_within_the_allowance(measure: Measure, name: str) -> None:
+    result = measure(name, "threads", {})
     assert result["peak"] <= result["projected"] + PLANS[name].own_mib * MIB * WORKER_COUNT + PARENT_NBYTES, result

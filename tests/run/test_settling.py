@@ -78,6 +78,7 @@ def test_a_later_run_starts_no_process_and_needs_no_function(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("workers_stay")
 def test_where_it_goes_on_is_where_it_was(tmp_path: Path) -> None:
     ds = kept(tmp_path).shuffle(seed=1).batch(4)
     with ds.loader(executor="inline") as inline:
@@ -91,6 +92,7 @@ def test_where_it_goes_on_is_where_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("workers_stay")
 @pytest.mark.parametrize(
     ("ds", "options"),
     [
@@ -151,6 +153,7 @@ def _labels(batch: Any) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("workers_stay")
 @pytest.mark.parametrize("name", [name for name in PLANS if name != "without an end"])
 def test_a_plan_that_asks_for_a_part_needs_no_more(name: str, tmp_path: Path) -> None:
     plan = PLANS[name](kept(tmp_path))
@@ -165,6 +168,7 @@ def test_a_plan_that_asks_for_a_part_needs_no_more(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("workers_stay")
 def test_an_epoch_that_was_left_early_leaves_it_as_it_is(tmp_path: Path) -> None:
     with kept(tmp_path).batch(1).loader(workers=1, prefetch=1) as loader:
         for _ in loader:
@@ -176,6 +180,7 @@ def test_an_epoch_that_was_left_early_leaves_it_as_it_is(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("workers_stay")
 def test_elements_that_failed_keep_the_function(tmp_path: Path) -> None:
     def function(i: Any) -> Any:
         if i == 7:
@@ -191,6 +196,7 @@ def test_elements_that_failed_keep_the_function(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("workers_stay")
 @pytest.mark.parametrize("damage", ["no mark", "another life"])
 def test_what_a_cache_does_not_vouch_for_is_made_again(tmp_path: Path, damage: str) -> None:
     ds = kept(tmp_path).batch(4)

@@ -146,7 +146,7 @@ class GatedSource(_Wrapper):
         deadline_s: After this time a waiting reader or test gets a `TimeoutError`, so that no test hangs.
     """
 
-    def __init__(self, inner: Source, closed: Collection[int], deadline_s: float = 10.0) -> None:
+    def __init__(self, inner: Source, closed: Collection[int], deadline_s: float = 30.0) -> None:
         super().__init__(inner)
         self._closed = frozenset(closed)
         self._deadline_s = deadline_s
