@@ -568,7 +568,7 @@ def test_a_consumer_waits_for_another_that_has_just_begun():
         thread = threading.Thread(target=next, args=(epoch,))
         thread.start()
         loader._lock.release()
-        thread.join(10)
+        thread.join(30)
         assert not thread.is_alive()
         assert next(epoch).tolist() == [4, 5]
 

@@ -302,7 +302,7 @@ def test_dropping_the_adapter_ends_its_loader_and_its_threads():
     gc.collect()
     assert loader() is None
     for worker in workers:
-        worker.join(10)
+        worker.join(30)
     assert not any(worker.is_alive() for worker in workers)
     assert model.built
 

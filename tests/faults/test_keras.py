@@ -38,7 +38,7 @@ def descriptors():
 def settle(most=1 << 20):
     # Threads and processes that were asked to end do so within a moment. So do descriptors: a thread that is about to
     # begin has no identity yet, and then it ends what was begun.
-    ends_at = time.monotonic() + 10
+    ends_at = time.monotonic() + 60
     while True:
         gc.collect()
         # One without an identity was struck before it began: Python keeps it among those that are about to.

@@ -97,4 +97,4 @@ def stream_worker_stays() -> Iterator[None]:
         yield
     for client in kept:
         client.leave()
-        assert client.join(10)
+        assert client.join(30)

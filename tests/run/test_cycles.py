@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.run.common import DEADLINE_S
+
 PROGRAM = """
 import penstock as ps
 
@@ -31,6 +33,6 @@ def held() -> set[str]:
 def test_a_loader_that_its_own_functions_globals_hold_goes_with_them(executor: str) -> None:
     before = held()  # another test's, which a traceback may keep
     exec(compile(PROGRAM, "program", "exec"), {"EXECUTOR": executor})
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + DEADLINE_S
     while held() - before:
         assert time.monotonic() < deadline
