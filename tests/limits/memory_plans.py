@@ -5,6 +5,7 @@ checks. Each plan runs in a process that begins where this one has imported pens
 15 MiB, so one batch too many exceeds the usual variation of an interpreter's memory.
 """
 
+import faulthandler
 import json
 import os
 import sys
@@ -280,6 +281,7 @@ def main(folder: str) -> None:
         name, executor = json.loads(line)
         child = os.fork()
         if child == 0:
+            faulthandler.dump_traceback_later(120, exit=True)
             if name == "images":
                 import penstock.image  # noqa: F401, an import is nothing of the loader's
             print(json.dumps(measure(name, executor, Path(folder))), flush=True)

@@ -96,7 +96,8 @@ def measure(folder: Path) -> Iterator[Measure]:
         @functools.cache
         def started(variables: tuple[tuple[str, str], ...]) -> tuple["subprocess.Popen[str]", TextIO]:
             errors = at_end.enter_context(tempfile.TemporaryFile("w+"))
-            command = [sys.executable, *WARNINGS, "-X", "faulthandler", memory_plans.__file__, str(folder)]
+            options = [*WARNINGS, "-W", "ignore:This process:DeprecationWarning", "-X", "faulthandler"]  # about fork()
+            command = [sys.executable, *options, memory_plans.__file__, str(folder)]
             env = os.environ | dict(variables)
             pipe = subprocess.PIPE
             process = subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, stderr=errors, text=True)
