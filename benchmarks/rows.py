@@ -12,8 +12,9 @@ the time between batches over its median, for penstock and for the floor.
 
 Contenders: `floor` is `np.take` of a `np.memmap` (or of the array) into four buffers that are made once, in the
 consumer's thread. penstock is `shuffle().batch()` on two threads. A name with `memory` reads an array in memory; one
-with `given back` is a file that must not stay resident: penstock then gives the pages of its mapping back every 64 MiB,
-as it does for files larger than a quarter of the memory. Here that share is set to 0.
+with `large file` reads zeros, a tenth more than the quarter of the memory that may stay mapped: penstock reads rows
+from 2 kB on, and gives the pages of smaller ones back every 64 MiB. Before 2026-11-27 there was `given back`, the file
+of the other cases with that share set to 0. It was so small that most rows found their pages mapped.
 
 Machine: two cores of an Intel Xeon at 2.8 GHz in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, 2026-11-23.
 The speed of its memory varied by a quarter between rounds; ratios are of turns of 0.1 s.
@@ -80,7 +81,16 @@ time since then, and orders in vectors. Before that day a gap was 16 for 2 kB, 2
 
 Of the bare engine's speed that is 0.45 for pairs, 0.77 for 8 kB, and 1.1 to 1.6 for the others (wanted: 0.95). The bare
 engine copies pairs from a mapping. `pread`, which keeps the file's pages out of the process, takes 1.5 times as long on
-this processor; `from_npy(mapped=True)` has 0.71 of the bare engine.
+this processor; `from_npy(mapped=True)` has 0.71 of the bare engine. With `pread` in place of its mapping the bare
+engine has 0.67 of its own speed for pairs and 0.62 for 8 kB (2026-11-27, busy machine).
+
+On 2026-11-27, the same kind of machine, very busy, one round, `--quick`. `mapped` has those rows mapped and given back,
+as before that day:
+
+                            floor us    part   mapped, part   CPU, part   mapped, CPU, part
+    8 kB of a large file    776         0.70   0.36           2.3         4.7
+    2 kB of a large file    358         0.50   0.17           4.4         9.7
+    784 B of a large file   149         (0.24 read) 0.18      (9.1 read)  8.4
 
 Not shown: a cold page cache (`shuffled_pairs.py --cold`); a training step beside it (`small_steps.py`).
 """
@@ -93,13 +103,20 @@ from typing import Any
 
 import numpy as np
 from _bare_engine import bare_batches
-from _harness import Array, Numbers, Options, Target, bench_dir, run, value
+from _harness import Array, Numbers, Options, Target, bench_dir, npy_file, run, value
 
 _SIZES = {"pairs of 60 kB": (60_000, 32, 6_000), "8 kB": (8192, 256, 40_000), "2 kB": (2048, 256, 150_000)}
 _SIZES |= {"784 B": (784, 256, 300_000), "84 B": (84, 256, 1_000_000)}
 _TURNS, _TURN_S = 20, 0.1
 
 Batches = Iterator[tuple[Array, ...]]
+
+
+def _large_file(nbytes: int) -> Path:
+    from penstock.sources import _mapped
+
+    count = int(1.1 * _mapped.RESIDENT_SHARE * _mapped.usable_nbytes()) // nbytes
+    return npy_file(f"rows-{nbytes}-large.npy", (count, nbytes), "u1", sparse=True)
 
 
 def _file(nbytes: int, count: int) -> Path:
@@ -169,13 +186,10 @@ class _Clock:
 
 def _measure(name: str, place: str) -> Numbers:
     import penstock as ps
-    from penstock.sources import _mapped
 
     nbytes, batch_size, count = _SIZES[name]
     leaf_count = 2 if "pairs" in name else 1
-    path = _file(nbytes, count)
-    if place == "given back":
-        _mapped.RESIDENT_SHARE = 0.0  # type: ignore[misc]
+    path = _large_file(nbytes) if place == "large file" else _file(nbytes, count)
     array = np.load(path) if place == "memory" else np.load(path, mmap_mode="r")
     rows = ps.from_arrays(array) if place == "memory" else ps.from_npy(path)
     array.sum()
@@ -215,9 +229,9 @@ def _case(name: str, place: str) -> Callable[[Options], Numbers]:
 
 _CASES = {name: _case(name, "file") for name in _SIZES}
 _CASES |= {f"{name}, memory": _case(name, "memory") for name in ("2 kB", "784 B", "84 B")}
-_CASES |= {f"{name}, given back": _case(name, "given back") for name in ("8 kB", "2 kB")}
+_CASES |= {f"{name} of a large file": _case(name, "large file") for name in ("8 kB", "2 kB", "784 B")}
 _LEAST = {"pairs of 60 kB": 1.0, "8 kB": 1.3, "2 kB": 1.2, "784 B": 0.9, "84 B, memory": 0.5}
-_LEAST |= {"8 kB, given back": 0.9, "2 kB, given back": 0.8}
+_LEAST |= {"8 kB of a large file": 0.6, "2 kB of a large file": 0.4}
 
 
 def _targets(options: Options) -> list[Target]:

@@ -58,8 +58,8 @@ def from_npy(
             remote file must be in C order.
         mapped: False reads with `pread`, and no page of the file shows as memory of the process. True maps the file,
             which is faster for rows below 32 KiB, and for larger ones on some processors. None maps it for rows below
-            32 KiB if a plan only moves data, and gives the pages of a file larger than a quarter of the memory back
-            from time to time.
+            32 KiB if a plan only moves data. If the file is larger than a quarter of the memory, it does so for rows
+            below 2 KiB, and gives the pages back from time to time.
         storage_options: See `from_tar`.
         cache: Keeps what is read from URLs on a local disk; see `DiskCache`.
 

@@ -156,8 +156,8 @@ print(json.dumps({"peak": peak, "ring": loader.projected_nbytes, "total": total,
 def test_small_rows_of_a_mapped_file_fit_into_less_memory_than_the_file(
     fresh_python: Run, tmp_path: Path, limit_share: float
 ) -> None:
-    path, count = tmp_path / "rows.npy", 100_000
-    array = np.lib.format.open_memmap(path, mode="w+", dtype=np.int32, shape=(count, 512))
+    path, count = tmp_path / "rows.npy", 200_000
+    array = np.lib.format.open_memmap(path, mode="w+", dtype=np.int32, shape=(count, 256))
     array[:, 0] = np.arange(count)
     array.flush()
     drop_from_page_cache(path)

@@ -18,6 +18,7 @@ from penstock import native
 from penstock.base._errors import SourceError
 from penstock.native import _numpy
 from penstock.plan._source import Read
+from penstock.sources import _mapped
 from penstock.sources.files import FileRows
 from penstock.sources.npy import StridedFile, describe
 
@@ -313,6 +314,7 @@ def test_a_forked_child_reads_by_the_same_descriptor(path: Path, fresh_python: C
     script = """
 import os, sys, numpy as np
 from penstock.plan._source import Read
+from penstock.sources import _mapped
 from penstock.sources.files import FileRows
 from penstock.sources.npy import describe
 rows = FileRows(describe(sys.argv[1]))
@@ -342,6 +344,7 @@ def test_resident_memory_does_not_grow_with_what_is_read(path: Path, fresh_pytho
     script = """
 import pickle, sys, numpy as np
 from penstock.plan._source import Read
+from penstock.sources import _mapped
 from penstock.sources.files import FileRows
 def resident_kib():
     fields = dict(line.split(":") for line in open("/proc/self/status"))
@@ -363,10 +366,26 @@ print(resident_kib() - before)
 
 @pytest.mark.skipif(native.implementation() != "native" or not Path("/proc/self/maps").exists(), reason="who maps")
 @pytest.mark.parametrize(
-    ("mapped", "row_nbytes", "is_mapped"),
-    [(None, 800, True), (None, 40_000, False), (True, 40_000, True), (False, 800, False)],
+    ("mapped", "row_nbytes", "share", "is_mapped"),
+    [
+        (None, 800, 1, True),
+        (None, 8_000, 1, True),
+        (None, 40_000, 1, False),
+        (None, 800, 0, True),
+        (None, 8_000, 0, False),
+        (True, 40_000, 0, True),
+        (False, 800, 1, False),
+    ],
 )
-def test_a_file_is_mapped_as_was_said(tmp_path: Path, mapped: bool | None, row_nbytes: int, is_mapped: bool) -> None:
+def test_a_file_is_mapped_as_was_said(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mapped: bool | None,
+    row_nbytes: int,
+    share: float,
+    is_mapped: bool,
+) -> None:
+    monkeypatch.setattr(_mapped, "RESIDENT_SHARE", share)
     path = tmp_path / "rows.npy"
     rows = np.random.default_rng(0).integers(0, 255, (40, row_nbytes), np.uint8)
     np.save(path, rows)
