@@ -31,14 +31,31 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from _harness import Numbers, Options, Target, bench_dir, ratio, run, time_steady
 
-CLIP = 8
-_KINDS = {"small": (50, 200, 96, 96, 32), "large": (8, 200, 480, 640, 8)}
-"""Films, frames of each, height, width, clips in a batch."""
+
+class Kind(NamedTuple):
+    """Films, and clips of them."""
+
+    films: int
+    height: int
+    width: int
+    batch_size: int
+    clip: int
+    """Frames of a clip."""
+    group: int
+    """A key frame at each of so many frames."""
+
+
+_LENGTH = 200
+_KINDS = {
+    "small": Kind(50, 96, 96, 32, 8, 2),
+    "large": Kind(8, 480, 640, 8, 8, 2),
+    "rare": Kind(20, 240, 320, 32, 1, 250),
+}
 
 
 @functools.cache
@@ -46,7 +63,7 @@ def films(kind: str) -> list[Path]:
     """The films, written once."""
     import av
 
-    count, length, height, width, _ = _KINDS[kind]
+    count, height, width, _, _, group = _KINDS[kind]
     folder = bench_dir() / f"films-{kind}"
     folder.mkdir(exist_ok=True)
     paths = [folder / f"{number:03}.mp4" for number in range(count)]
@@ -58,8 +75,8 @@ def films(kind: str) -> list[Path]:
         unfinished = path.with_suffix(".part.mp4")
         with av.open(str(unfinished), "w") as file:
             stream = file.add_stream("libx264", rate=30, width=width, height=height, pix_fmt="yuv420p")
-            stream.codec_context.gop_size = 2
-            for shift in range(length):
+            stream.codec_context.gop_size = group
+            for shift in range(_LENGTH):
                 image = np.roll(picture, (shift, 2 * shift), (0, 1))
                 file.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
             file.mux(stream.encode())
@@ -68,38 +85,38 @@ def films(kind: str) -> list[Path]:
 
 
 def _places(kind: str) -> list[tuple[Path, int]]:
-    length = _KINDS[kind][1]
-    return [(path, first) for path in films(kind) for first in range(length - CLIP + 1)]
+    return [(path, first) for path in films(kind) for first in range(_LENGTH - _KINDS[kind].clip + 1)]
 
 
 class _Clips:
     """A dataset of PyTorch: clips, decoded by a function of a path and the first frame."""
 
-    def __init__(self, kind: str, decode: Callable[[Path, int], Any]) -> None:
+    def __init__(self, kind: str, decode: Callable[[Path, int, int], Any]) -> None:
         self._places = _places(kind)
         self._decode = decode
+        self._count = _KINDS[kind].clip
 
     def __len__(self) -> int:
         return len(self._places)
 
     def __getitem__(self, index: int) -> Any:
-        return self._decode(*self._places[index])
+        return self._decode(*self._places[index], self._count)
 
 
-def _decoded(container: Any, first: int) -> Any:
+def _decoded(container: Any, first: int, count: int) -> Any:
     stream = container.streams.video[0]
     step = round(1 / (stream.average_rate * stream.time_base))
     container.seek(first * step, stream=stream, backward=True)
     wanted = (frame for frame in container.decode(stream) if frame.pts >= first * step)
-    return np.stack([frame.to_ndarray(format="rgb24") for frame in itertools.islice(wanted, CLIP)])
+    return np.stack([frame.to_ndarray(format="rgb24") for frame in itertools.islice(wanted, count)])
 
 
-def pyav(path: Path, first: int) -> Any:
+def pyav(path: Path, first: int, count: int) -> Any:
     """A clip of a film that is opened for it."""
     import av
 
     with av.open(str(path)) as container:
-        return _decoded(container, first)
+        return _decoded(container, first, count)
 
 
 @functools.cache
@@ -109,9 +126,9 @@ def _container(path: Path) -> Any:
     return av.open(str(path))
 
 
-def pyav_open(path: Path, first: int) -> Any:
+def pyav_open(path: Path, first: int, count: int) -> Any:
     """A clip of a film that stays open."""
-    return _decoded(_container(path), first)
+    return _decoded(_container(path), first, count)
 
 
 @functools.cache
@@ -122,19 +139,21 @@ def _capture(path: Path) -> Any:
     return cv2.VideoCapture(str(path))
 
 
-def opencv(path: Path, first: int) -> Any:
+def opencv(path: Path, first: int, count: int) -> Any:
     """A clip by OpenCV, of a film that stays open."""
     import cv2
 
     capture = _capture(path)
     capture.set(cv2.CAP_PROP_POS_FRAMES, first)
-    return np.stack([cv2.cvtColor(capture.read()[1], cv2.COLOR_BGR2RGB) for _ in range(CLIP)])
+    return np.stack([cv2.cvtColor(capture.read()[1], cv2.COLOR_BGR2RGB) for _ in range(count)])
 
 
-def _by_torch(kind: str, decode: Callable[[Path, int], Any], options: Options) -> Numbers:
+def _by_torch(kind: str, decode: Callable[[Path, int, int], Any], options: Options) -> Numbers:
     from torch.utils.data import DataLoader
 
-    loader = DataLoader(_Clips(kind, decode), _KINDS[kind][4], shuffle=True, num_workers=2, persistent_workers=True)
+    loader = DataLoader(
+        _Clips(kind, decode), _KINDS[kind].batch_size, shuffle=True, num_workers=2, persistent_workers=True
+    )
 
     def epoch() -> Iterator[Any]:
         return ((batch.numpy(),) for batch in loader)
@@ -145,8 +164,9 @@ def _by_torch(kind: str, decode: Callable[[Path, int], Any], options: Options) -
 def _by_penstock(kind: str, options: Options) -> Numbers:
     import penstock as ps
 
-    clips = ps.from_videos(films(kind)).select("frame", "video").windows(CLIP, groups="video").select("frame")
-    loader = clips.shuffle(seed=1).batch(_KINDS[kind][4]).loader(executor="threads", workers=2)
+    frames, of = ps.from_videos(films(kind)).select("frame", "video"), _KINDS[kind]
+    clips = frames.windows(of.clip, groups="video").select("frame")
+    loader = clips.shuffle(seed=1).batch(of.batch_size).loader(executor="threads", workers=2)
     return _measured(lambda: ((batch["frame"],) for batch in loader), options)
 
 

@@ -283,3 +283,166 @@ def test_a_film_behind_a_url_is_read_in_parts_whose_memory_is_counted(tmp_path):
     remote, here = (each._node.data for each in (ds, local))
     assert remote.most_idle == 1
     assert remote.kept_nbytes - here.kept_nbytes == (4 << 20) - (16 << 10)
+
+
+# What the next batches want.
+
+
+@pytest.fixture
+def decodings(monkeypatch):
+    """The frames that FFmpeg decodes, those before a wanted one included."""
+    found = []
+    decoder = ps.formats.videos._Decoder
+    whole = decoder._decoded
+
+    def counted(self, place):
+        before = self._at
+        image = whole(self, place)
+        found.append(self._at - before)
+        return image
+
+    monkeypatch.setattr(decoder, "_decoded", counted)
+    return found
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+def test_a_group_of_frames_is_decoded_once_for_several_batches(executor, tmp_path, decodings):
+    paths = [written(tmp_path / f"{number}.mp4", 60, first=50 * number, gop=60) for number in range(3)]
+    frames = np.concatenate([decoded(path) for path in paths])
+    films, numbers = ps.from_videos(paths).select("frame"), ps.range(180)
+    with (
+        films.shuffle(seed=1).batch(6).loader(executor=executor) as loader,
+        numbers.shuffle(seed=1).batch(6).loader(executor="inline") as places,
+    ):
+        for _ in range(2):
+            before = sum(decodings)
+            for batch, place in zip(loader, places, strict=True):
+                assert (batch["frame"] == frames[place]).all()
+            # A frame alone takes 30 others. Here all fit, and a film is decoded at most twice: its term may end. Each
+            # thread may begin with it.
+            assert sum(decodings) - before <= (2 if executor == "inline" else 6) * 180
+
+
+def test_frames_that_wait_are_bounded(tmp_path):
+    paths = [written(tmp_path / f"{number}.mp4", 40, first=50 * number, gop=20) for number in range(3)]
+    frames = np.concatenate([decoded(path) for path in paths])
+    source = ps.from_videos(paths)._node.data.selected(["frame"])
+    decoder = 20 * HEIGHT * WIDTH * 3 // 2 + (16 << 10)
+    assert source.kept_nbytes == 3 * decoder + 120 * source.frame_nbytes
+    few = source.with_cache_limit(decoder + 10 * source.frame_nbytes)
+    assert (few.most_idle, few.most_ahead) == (1, 10)
+    opened, most = few.open(), []
+    order = np.random.default_rng(1).permutation(120)
+    ahead = Ordered(order, 4)
+    for index in range(30):
+        out, some = np.zeros((4, HEIGHT, WIDTH, 3), np.uint8), order[4 * index : 4 * index + 4]
+        opened.follow(ahead, (0, index), (0, index))
+        opened.gather([Read(some, (out,), slice(0, 4), ())])
+        assert (out == frames[some]).all()
+        most.append(len(opened._kept._frames))
+    assert 5 < max(most) <= 10
+    assert most[-1] == 0
+
+
+class Ordered:
+    """An order of elements, as `ReadOrder`."""
+
+    def __init__(self, order, size):
+        self._order, self._size, self.batch_count = order, size, -(-len(order) // size)
+
+    def elements(self, epoch, first, last):
+        found = self._order[first * self._size : last * self._size]
+        return found, first + np.arange(len(found)) // self._size
+
+
+def test_after_a_seek_frames_are_those_of_the_plan_and_none_stay(tmp_path):
+    path = written(tmp_path / "a.mp4", 60, gop=30)
+    frames, order = decoded(path), np.random.default_rng(1).permutation(60)
+    opened, ahead = ps.from_videos(path)._node.data.selected(["frame"]).open(), Ordered(order, 5)
+    for index in (0, 7, 3, 4, 5, 11, 1, *range(12)):
+        out, some = np.zeros((5, HEIGHT, WIDTH, 3), np.uint8), order[5 * index : 5 * index + 5]
+        opened.follow(ahead, (0, index), (0, index))
+        opened.gather([Read(some, (out,), slice(0, 5), ())])
+        assert (out == frames[some]).all()
+    opened.close()
+    assert not opened._kept._frames
+
+
+def test_a_damaged_frame_that_a_later_batch_wants_fails_that_batch(tmp_path):
+    path = written(tmp_path / "a.mp4", 24, gop=24, bf="0")
+    with av.open(str(path)) as file:
+        packets = [(packet.pos, packet.size) for packet in file.demux(video=0) if packet.size]
+    content = bytearray(path.read_bytes())
+    position, size = packets[12]
+    content[position : position + size] = bytes(size)
+    path.write_bytes(content)
+    ds = ps.from_videos(path).select("frame").batch(4)
+    with ds.loader(executor="inline") as loader:
+        batches = iter(loader)
+        assert (next(batches)["frame"] == decoded_until(path, 4)).all()
+        next(batches), next(batches)
+        with pytest.raises(ps.SourceError, match=r"a\.mp4 is damaged"):
+            next(batches)
+
+
+def decoded_until(path, count):
+    with av.open(str(path)) as file:
+        return np.stack([frame.to_ndarray(format="rgb24") for frame in itertools.islice(file.decode(video=0), count)])
+
+
+def test_the_decoders_that_wait_are_those_whose_films_are_wanted_soonest(tmp_path, monkeypatch):
+    paths = [written(tmp_path / f"{number}.mp4", 4, gop=2) for number in range(6)]
+    source = ps.from_videos(paths)._node.data.selected(["frame"])
+    opened = source.with_cache_limit(2 * source._decoder_nbytes + source.frame_nbytes).open()
+    order = 4 * np.array([0, 1, 2, 3, 4, 5, 0, 1, 0, 1])
+    ahead = Ordered(order, 1)
+    for index in range(6):
+        opened.follow(ahead, (0, index), (0, index))
+        opened.gather([Read(order[index : index + 1], (np.zeros((1, HEIGHT, WIDTH, 3), np.uint8),), slice(0, 1), ())])
+    assert sorted(each.number for each in opened._idle) == [0, 1]
+    opened.close()
+
+
+def test_threads_with_one_order_share_what_they_decode(tmp_path):
+    path = written(tmp_path / "a.mp4", 60, gop=20)
+    frames, order = decoded(path), np.random.default_rng(1).integers(0, 60, 400)
+    opened, wrong = ps.from_videos(path)._node.data.selected(["frame"]).open(), []
+    ahead, indices = Ordered(order, 8), itertools.count()
+
+    def read():
+        while (index := next(indices)) < 50:
+            out, some = np.zeros((8, HEIGHT, WIDTH, 3), np.uint8), order[8 * index : 8 * index + 8]
+            opened.follow(ahead, (0, index), (0, index))
+            opened.gather([Read(some, (out,), slice(0, 8), ())])
+            if (out != frames[some]).any():
+                wrong.append(index)
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert not opened._kept._claimed
+    opened.close()
+
+
+def test_a_thread_waits_for_frames_that_another_decodes_and_takes_them_up_if_it_fails():
+    kept, rows, found = ps.formats.videos._Kept(4), np.arange(1), []
+    assert kept.take({3: rows, 4: rows}) == ({}, [3, 4], [])
+    assert kept.take({3: rows}) == ({}, [3], [])  # its own claim is no obstacle: Ctrl-C may have left it
+
+    def read():
+        found.append(kept.take({4: rows, 5: rows}))
+        kept.free([5])
+        kept.wait([4])
+        found.append(kept.take({4: rows}))
+        kept.free([4])
+
+    other = threading.Thread(target=read)
+    other.start()
+    while not found:
+        other.join(0.001)
+    kept.free([3, 4])
+    other.join()
+    assert found == [({}, [5], [4]), ({}, [4], [])]

@@ -9,7 +9,7 @@ Threads. Any number of threads may use an open source. A decoder belongs to the 
 import math
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,9 +23,11 @@ from penstock.base._arguments import checked_size, needs
 from penstock.base._errors import ArgumentError, PenstockError, SourceError
 from penstock.base._spec import ArraySpec
 from penstock.memory._rows import Indices, positions_of
+from penstock.plan._order import Position, ReadOrder
 from penstock.plan._source import Read
 from penstock.plan._source_node import SourceNode
 from penstock.sources import _openfile
+from penstock.sources._ahead import Ahead, Uses
 from penstock.sources._diskcache import DiskCache
 from penstock.sources._kept import Arrays, kept
 from penstock.sources._openfile import File, FilesSource, bounds_of, by_part, for_each, placed
@@ -37,6 +39,9 @@ _SAFE_FORMATS: Final = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm"
 _IDLE_NBYTES: Final = 64 << 20
 _IDLE_COUNTS: Final = (4, 128)
 """Decoders that wait for the next frames of their files: as many as fit into these bytes, between these numbers."""
+_AHEAD_NBYTES: Final = 256 << 20
+"""Frames that were decoded for batches that follow."""
+_NO_ROWS: Final = np.empty(0, np.int64)
 _FRAMES_OF_DECODER: Final = 20
 """Frames that a decoder holds at most: 16 that others refer to, and those under way."""
 _MOST_PIXELS: Final = 1 << 27
@@ -64,13 +69,14 @@ def from_videos(
     frames; what is found is kept in a hidden file beside it, as for `from_tfrecord`.
 
     Frames of a batch are read file by file, in order, and one that several elements share is decoded once. Before a
-    frame lie those since the last key frame, which are decoded with it. So reads at random are fast if key frames are
-    frequent: `ffmpeg -i a.mp4 -g 8 b.mp4`. Order in a file costs nothing more: `shuffle(window=)` keeps it nearly.
+    frame lie those since the last key frame, which are decoded with it. So a loader decodes at once what its next
+    batches want behind a key frame. If films are many, reads at random are faster with frequent key frames: `ffmpeg -i
+    a.mp4 -g 8 b.mp4`. Order in a file costs nothing more: `shuffle(window=)` keeps it nearly.
 
     Random access: yes. Order: that of the given paths, and of time; the files of a pattern by name. Threads decode side
     by side. Memory: 24 bytes a frame in each process; one decoder of some 20 frames for each worker, with 4 MiB of its
-    file behind a URL; and 64 MiB of others that wait, or four if they are larger. A rotation that the file asks for is
-    not applied.
+    file behind a URL; 64 MiB of others that wait, or four if they are larger; and 256 MiB of frames for later batches.
+    A rotation that the file asks for is not applied.
 
     PyAV before version 17, which LeRobot asks for, reads MP4, MOV, Matroska and WebM here, and no other container.
 
@@ -229,8 +235,8 @@ class VideoSource(FilesSource):
     is_scaled: bool
     cache_dir: str | None
     names: tuple[str, ...] = _NAMES
-    idle_count: int = field(default=_IDLE_COUNTS[1], compare=False)
-    """Decoders that wait, at most; fewer if frames are large."""
+    most_kept: int = field(default=_IDLE_NBYTES + _AHEAD_NBYTES, compare=False)
+    """The bytes that an open source keeps, at most, if one decoder is not larger."""
 
     is_cpu_bound = True
     suits_one_thread = False
@@ -267,20 +273,34 @@ class VideoSource(FilesSource):
 
     @property
     def kept_nbytes(self) -> int:
-        return self.most_idle * self._decoder_nbytes if "frame" in self.names else 0
+        if "frame" not in self.names:
+            return 0
+        return self.most_idle * self._decoder_nbytes + self.most_ahead * self.frame_nbytes
 
     @property
     def _decoder_nbytes(self) -> int:
         return _FRAMES_OF_DECODER * self.height * self.width * 3 // 2 + self.files[0].scan_nbytes
 
     @property
+    def frame_nbytes(self) -> int:
+        """The bytes of a frame as it is delivered."""
+        return self.height * self.width * 3
+
+    @property
     def most_idle(self) -> int:
         """Decoders that wait at most."""
         least, most = _IDLE_COUNTS
-        return min(len(self.files), self.idle_count, max(least, min(most, _IDLE_NBYTES // self._decoder_nbytes)))
+        wanted = max(least, min(most, _IDLE_NBYTES // self._decoder_nbytes))
+        return max(1, min(len(self.files), wanted, self.most_kept // self._decoder_nbytes))
+
+    @property
+    def most_ahead(self) -> int:
+        """Frames that are decoded for batches that follow, at most."""
+        left = self.most_kept - self.most_idle * self._decoder_nbytes
+        return max(0, min(len(self), min(left, _AHEAD_NBYTES) // self.frame_nbytes))
 
     def with_cache_limit(self, nbytes: int) -> "VideoSource":
-        return replace(self, idle_count=max(1, nbytes // self._decoder_nbytes))
+        return replace(self, most_kept=nbytes)
 
     def selected(self, names: Sequence[str]) -> "VideoSource":
         return replace(self, names=tuple(names))
@@ -294,8 +314,99 @@ class VideoSource(FilesSource):
 
 
 @final
+class _Kept:
+    """Decoded frames that wait for their batches, and which frames are being decoded. Any number of threads may use it.
+
+    A frame that a thread *claims* is decoded by it alone. Others wait for it when they have no claim themselves. So a
+    wait ends: the thread that is waited for does not wait, and frees its claims when it ends, whatever happens. A claim
+    that Ctrl-C left over is no obstacle to its own thread, the only one that Ctrl-C strikes.
+
+    Args:
+        most: How many frames may wait.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._changed = threading.Condition()
+        self._frames: dict[int, tuple[Frame, int, Position]] = {}
+        """By number: the frame, how many uses are left, and the batch of the last one."""
+        self._claimed: dict[int, int] = {}
+        """The thread of each claim."""
+
+    def take(self, wanted: Mapping[int, Indices]) -> tuple[dict[int, Frame], list[int], list[int]]:
+        """Takes frames that wait, which are dropped with their last use, and claims others.
+
+        Args:
+            wanted: The rows of frames, by number.
+
+        Returns:
+            The frames that were there; the numbers of those that this call claims; and of those that others decode.
+        """
+        me, there, claims, elsewhere = threading.get_ident(), {}, [], []
+        with self._changed:
+            for frame, rows in wanted.items():
+                if (found := self._frames.get(frame)) is not None:
+                    there[frame], left, last = found
+                    if left > len(rows):
+                        self._frames[frame] = there[frame], left - len(rows), last
+                    else:
+                        del self._frames[frame]
+                elif self._claimed.get(frame, me) != me:
+                    elsewhere.append(frame)
+                else:
+                    claims.append(frame)
+                    self._claimed[frame] = me
+        return there, claims, elsewhere
+
+    def claim(self, frames: Sequence[int], now: Position) -> list[int]:
+        """Claims frames for later batches, as many as there is room for, and returns them.
+
+        Args:
+            frames: The frames, those first that are wanted first.
+            now: The present batch. If room is short, frames for batches before it, or of another epoch, are dropped.
+        """
+        with self._changed:
+            if len(self._frames) + len(frames) > self.most:
+                self._frames = {key: each for key, each in self._frames.items() if now <= each[2] < (now[0] + 1, 0)}
+            room = self.most - len(self._frames)
+            claims = [each for each in frames if each not in self._frames and each not in self._claimed][:room]
+            self._claimed.update(dict.fromkeys(claims, threading.get_ident()))
+        return claims
+
+    def put(self, frame: int, image: Frame, uses: int, last: Position) -> None:
+        """Keeps a frame that was claimed, if there is room."""
+        with self._changed:
+            if len(self._frames) < self.most:
+                self._frames[frame] = image, uses, last
+
+    def free(self, claims: Iterable[int]) -> None:
+        """Frees claims of this thread, if it has them still."""
+        me = threading.get_ident()
+        with self._changed:
+            for frame in claims:
+                if self._claimed.get(frame) == me:
+                    del self._claimed[frame]
+            self._changed.notify_all()
+
+    def wait(self, frames: Iterable[int]) -> None:
+        """Waits until no thread decodes any of some frames. The calling thread has no claim."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._claimed.keys().isdisjoint(frames))
+
+    def clear(self) -> None:
+        """Drops all frames."""
+        with self._changed:
+            self._frames.clear()
+
+
+@final
 class OpenVideoSource:
-    """Reads frames. Decoders stay open: the next frames of a file are often those after the last ones."""
+    """Reads frames. Decoders stay open: the next frames of a file are often those after the last ones.
+
+    In a plan whose order is known, frames that are decoded from one key frame are decoded together for all batches of a
+    term, see `_ahead.py`, and wait for their batches. The decoders that are closed are those whose files are wanted
+    last.
+    """
 
     def __init__(self, source: VideoSource) -> None:
         self._source = source
@@ -303,6 +414,21 @@ class OpenVideoSource:
         self._lock = threading.Lock()
         self._idle: list[_Decoder] = []
         """The latest last."""
+        self._kept = _Kept(source.most_ahead)
+        self._ahead: Ahead | None = None
+        self._mine = threading.local()
+        """`now`: the batch that a thread reads."""
+
+    @property
+    def follows_order(self) -> bool:
+        """See `plan/_order.py`."""
+        return "frame" in self._source.names and self._kept.most > 0
+
+    def follow(self, order: ReadOrder, now: Position, ahead: Position) -> None:
+        """See `plan/_order.py`."""
+        self._mine.now = now
+        if self._ahead is None or self._ahead.order is not order:
+            self._ahead = Ahead(order, now, self._kept.most)
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests, file by file, in the order of time.
@@ -317,37 +443,106 @@ class OpenVideoSource:
                     outs["video"][rows] = number
                 if "time" in outs:
                     outs["time"][rows] = self._source.times(number, places)
-                if "frame" in outs:
-                    self._decode(number, places, outs["frame"], positions_of(rows, len(outs["frame"])))
+            if "frame" in outs and len(read.indices):
+                self._read(read.indices, outs["frame"], positions_of(read.rows, len(outs["frame"])))
 
-    def _decode(self, number: int, places: Indices, out: Frame, rows: Indices) -> None:
-        order = np.argsort(places, kind="stable")
-        wanted, starts = np.unique(places[order], return_index=True)
-        decoder = self._take(number)
+    def _read(self, frames: Indices, out: Frame, rows: Indices) -> None:
+        """Writes frames, those last that other threads decode."""
+        order = np.argsort(frames, kind="stable")
+        unique, starts = np.unique(frames[order], return_index=True)
+        wanted = dict(zip(unique.tolist(), np.split(rows[order], starts[1:]), strict=True))
+        if self._ahead is None:
+            self._decode(wanted, wanted, out)
+            return
+        while wanted:
+            there, claims, elsewhere = self._kept.take(wanted)
+            try:
+                for frame, image in there.items():
+                    out[wanted[frame]] = image
+                self._decode(claims, wanted, out)
+            finally:
+                self._kept.free(claims)
+            wanted = {frame: wanted[frame] for frame in elsewhere}
+            self._kept.wait(wanted)
+
+    def _decode(self, frames: Iterable[int], wanted: Mapping[int, Indices], out: Frame) -> None:
+        """Decodes frames for this batch, and with them what later batches want in the terms of their groups.
+
+        Args:
+            frames: The frames, ascending.
+            wanted: The rows of all frames that the batch wants.
+            out: The frames of the batch.
+        """
+        numbers = np.fromiter(frames, np.int64)
+        for number, places, _ in by_part(self._index.bounds, numbers, slice(0, len(numbers))):
+            base = int(self._index.bounds[number])
+            if (ahead := self._ahead) is None:
+                self._decode_file(number, (places + base).tolist(), wanted, out, {})
+                continue
+            firsts = self._index.found[number]["firsts"]
+            begins = np.unique(firsts[places])
+            ends = np.searchsorted(firsts, begins, "right")
+            uses = ahead.uses(self._mine.now, base + np.searchsorted(firsts, begins), base + ends)
+            behind = sorted((each for each in uses if each not in wanted), key=lambda each: uses[each].first)
+            later = self._kept.claim(behind, self._mine.now)
+            try:
+                self._decode_file(number, sorted((places + base).tolist() + later), wanted, out, uses)
+            finally:
+                self._kept.free(later)
+                self._kept.free((places + base).tolist())
+
+    def _decode_file(
+        self, number: int, frames: list[int], wanted: Mapping[int, Indices], out: Frame, uses: Mapping[int, Uses]
+    ) -> None:
+        """Decodes frames of a file, writes those that are wanted, and keeps those that are used again."""
+        base = int(self._index.bounds[number])
+        while frames:
+            try:
+                with self._decoder(number) as decoder:
+                    while frames:
+                        image, frame = decoder.frame(frames[0] - base), frames.pop(0)
+                        rows = wanted.get(frame, _NO_ROWS)
+                        if len(rows):
+                            out[rows] = image
+                        if (of := uses.get(frame)) is not None and of.rows > len(rows):
+                            self._kept.put(frame, image, of.rows - len(rows), (self._mine.now[0], of.last))
+            except SourceError:
+                if frames[0] in wanted:
+                    raise
+                frames = [each for each in frames if each in wanted]  # a later batch says so of the other one
+
+    @contextmanager
+    def _decoder(self, number: int) -> "Iterator[_Decoder]":
+        """A decoder of a file, for this thread alone. One that failed is not used again."""
+        with self._lock:
+            idle = [place for place, each in enumerate(self._idle) if each.number == number]
+            decoder = self._idle.pop(idle[-1]) if idle else None
+        if decoder is None:
+            decoder = _Decoder(self._source, number, self._index.found[number])
         try:
-            for frame, taken in zip(wanted.tolist(), np.split(order, starts[1:]), strict=True):
-                image = decoder.frame(frame)
-                for row in rows[taken].tolist():
-                    out[row] = image
+            yield decoder
         except BaseException:
             decoder.close()
             raise
-        self._give_back(decoder)
-
-    def _take(self, number: int) -> "_Decoder":
-        with self._lock:
-            for place in range(len(self._idle) - 1, -1, -1):
-                if self._idle[place].number == number:
-                    return self._idle.pop(place)
-        return _Decoder(self._source, number, self._index.found[number])
-
-    def _give_back(self, decoder: "_Decoder") -> None:
         with self._lock:
             self._idle.append(decoder)
-            old = self._idle[: -self._source.most_idle]
-            del self._idle[: -self._source.most_idle]
-        for each in old:
-            each.close()
+            over = self._idle.pop(self._wanted_last()) if len(self._idle) > self._source.most_idle else None
+        if over is not None:
+            over.close()
+
+    def _wanted_last(self) -> int:
+        """Which waiting decoder is wanted last: the oldest one, if the order is not known."""
+        if (ahead := self._ahead) is None:
+            return 0
+        now, present = self._mine.now, self._idle[-1].number
+
+        def wanted(place: int) -> tuple[float, int]:
+            number = self._idle[place].number
+            begin, end = self._index.bounds[number : number + 2].tolist()
+            # Files of a batch are read in order, so those behind this one may be wanted by this batch.
+            return ahead.next_use((now[0], now[1] - (number > present)), begin, end), number
+
+        return max(range(len(self._idle)), key=wanted)
 
     def close(self) -> None:
         """Closes the files. No thread reads any more."""
@@ -355,6 +550,7 @@ class OpenVideoSource:
             idle, self._idle = self._idle, []
         for each in idle:
             each.close()
+        self._kept.clear()
 
 
 @final
