@@ -41,7 +41,11 @@ import numpy as np
 from _harness import Numbers, Options, Target, bench_dir, ratio, run, time_steady
 
 OFFSETS, FPS = 8, 30
-_KINDS = {"small": (50, 200, 96, 96, 1, 32), "large": (8, 200, 480, 640, 4, 8)}
+_KINDS = {
+    "small": (50, 200, 96, 96, 1, 32),
+    "large": (8, 200, 480, 640, 4, 8),
+    "whole": (50, 200, 480, 640, 4, 32),
+}
 """Episodes, frames of each, height, width, cameras, steps in a batch."""
 
 

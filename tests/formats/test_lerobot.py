@@ -94,6 +94,27 @@ def test_cameras_are_chosen_and_scaled(tmp_path):
         ps.from_lerobot(tmp_path, cameras="front")
 
 
+@pytest.mark.parametrize("name", ["__index_level_0__", "task"])
+def test_the_text_of_a_task_stands_beside_its_steps(name, tmp_path):
+    folder(tmp_path)
+    for file in (tmp_path / "data").rglob("*.parquet"):
+        table = pq.read_table(file)
+        numbers = pa.array(3 - table["episode_index"].to_numpy())
+        pq.write_table(table.append_column("task_index", numbers), file)
+    texts = ["lift", "turn", "drop", "wait"]
+    pq.write_table(pa.table({"task_index": [2, 0, 1, 3], name: texts}), tmp_path / "meta" / "tasks.parquet")
+    ds = ps.from_lerobot(tmp_path, cameras=CAMERAS[:1], task=True)
+    assert [ds[number]["task"] for number in (0, 5, 8, 17)] == ["wait", "lift", "drop", "turn"]
+    window = ds.windows({CAMERAS[0]: [-1, 0]}, groups="episode_index")[5]
+    assert (window["task"], window[CAMERAS[0]].shape) == ("lift", (2, 48, 64, 3))
+    pq.write_table(pa.table({"task_index": [2, 0], name: texts[:2]}), tmp_path / "meta" / "tasks.parquet")
+    with pytest.raises(ps.SourceError, match=r"steps are of tasks that meta/tasks\.parquet does not have"):
+        ps.from_lerobot(tmp_path, task=True)
+    pq.write_table(pa.table({"task": texts}), tmp_path / "meta" / "tasks.parquet")
+    with pytest.raises(ps.SourceError, match=r"tasks\.parquet has columns \['task'\]"):
+        ps.from_lerobot(tmp_path, task=True)
+
+
 def test_what_is_no_folder_of_version_3_is_an_error_with_its_name(tmp_path):
     with pytest.raises(ps.SourceError, match=r"is no folder of LeRobot: it has no meta/info\.json"):
         ps.from_lerobot(tmp_path)
@@ -157,6 +178,7 @@ def test_a_folder_that_lerobot_wrote_gives_what_lerobot_reads(tmp_path):
         "penstock/test", tmp_path / "robot", delta_timestamps=times, return_uint8=True, video_backend="pyav"
     )
     offsets = {name: range(-1, 1) for name in CAMERAS} | {"action": range(3)}
+    assert ps.from_lerobot(tmp_path / "robot", task=True)[3]["task"] == theirs[3]["task"]
     ours = ps.from_lerobot(tmp_path / "robot").windows(offsets, groups="episode_index")
     assert len(ours) == len(theirs) == sum(LENGTHS)
     for number in range(len(ours)):

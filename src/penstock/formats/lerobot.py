@@ -22,13 +22,16 @@ from penstock.formats.videos import VideoSource, from_videos
 from penstock.memory._rows import Indices
 from penstock.plan._combine import Merged
 from penstock.plan._fields import Fields
+from penstock.plan._node import Node
 from penstock.plan._pick import picked
 
 Path = str | os.PathLike[str]
 _MAX_INFO_NBYTES: Final = 16 << 20
 
 
-def from_lerobot(path: Path, *, cameras: Iterable[str] | None = None, size: tuple[int, int] | None = None) -> Dataset:
+def from_lerobot(
+    path: Path, *, cameras: Iterable[str] | None = None, size: tuple[int, int] | None = None, task: bool = False
+) -> Dataset:
     """Makes a dataset of the steps of a LeRobot folder, version 3, with the frames of its cameras, without LeRobot.
 
     An element is a dict of the columns of the step, such as `"observation.state"`, `"action"`, `"timestamp"` and
@@ -46,6 +49,8 @@ def from_lerobot(path: Path, *, cameras: Iterable[str] | None = None, size: tupl
         path: The folder.
         cameras: The cameras to read, by name; None for all.
         size: Height and width to scale frames to.
+        task: Whether elements have `"task"`, the text of what the robot is told, from `meta/tasks.parquet`. For models
+            that read no text, the column `"task_index"` is enough.
 
     Raises:
         ModuleNotFoundError: PyAV or pyarrow is missing: `pip install 'penstock[video,parquet]'`.
@@ -72,6 +77,8 @@ def from_lerobot(path: Path, *, cameras: Iterable[str] | None = None, size: tupl
     if missing := [name for name in names if name not in films]:
         raise ArgumentError(f"from_lerobot(cameras=...): there is no {missing[0]!r:.80}; there are {list(films)}.")
     steps = from_parquet(os.path.join(folder, "data", "**", "*.parquet"))
+    if task:
+        steps = Dataset(Merged((steps._node, _tasks(folder, steps)), "from_lerobot", ""))
     if not names:
         return steps
     episode, time = (
@@ -131,19 +138,38 @@ class _Episodes:
         Raises:
             SourceError: One has none.
         """
-        numbers = self._columns["episode_index"]
-        order = np.argsort(numbers, kind="stable")
-        at = np.searchsorted(numbers[order], episodes)
-        if not len(numbers) or (numbers[order][np.minimum(at, len(numbers) - 1)] != episodes).any():
-            raise SourceError(
-                f"{self._folder}: steps are of episodes that meta/episodes does not have. Download it again."
-            )
-        return order[at]
+        return _rows_of(self._columns["episode_index"], episodes, self._folder, "episodes that meta/episodes")
 
     def places(self, camera: str, rows: Indices) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """The chunk and file of films of a camera, shape `(n, 2)`, and the seconds at which episodes begin there."""
         chunk, file, start = (self._columns[word][rows] for word in _words(camera))
         return np.stack([chunk, file], axis=1), start
+
+
+def _rows_of(numbers: npt.NDArray[Any], wanted: npt.NDArray[Any], folder: str, what: str) -> Indices:
+    """The row of a table that has each of some numbers.
+
+    Raises:
+        SourceError: None has one of them.
+    """
+    order = np.argsort(numbers, kind="stable")
+    at = np.searchsorted(numbers[order], wanted)
+    if not len(numbers) or (numbers[order][np.minimum(at, len(numbers) - 1)] != wanted).any():
+        raise SourceError(f"{folder}: steps are of {what} does not have. Download it again.")
+    return order[at]
+
+
+def _tasks(folder: str, steps: Dataset) -> Node:
+    """The text of the task of each step."""
+    path = os.path.join(folder, "meta", "tasks.parquet")
+    table = from_parquet(path)
+    names = list(table.element_spec)
+    if "task_index" not in names or len(names) != 2:
+        raise SourceError(f"{path} has columns {names}, and not a number and a text of each task. Download it again.")
+    numbers, wanted = (np.asarray(labels_of(each._node, "from_lerobot()", "task_index")) for each in (table, steps))
+    rows = _rows_of(numbers, wanted, folder, "tasks that meta/tasks.parquet")
+    (name,) = (each for each in names if each != "task_index")  # pandas names it, if the writer does not
+    return Fields(picked(table.select(name)._node, rows), "rename", ((name, "task"),), keeps_others=True)
 
 
 def _words(camera: str) -> list[str]:
