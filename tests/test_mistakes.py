@@ -600,6 +600,26 @@ MISTAKES = [
         "give its path. cache() without one keeps them in memory.",
     ),
     (
+        "ps.range(9).windows(2, delta_timestamps={})",
+        "Offsets count steps, seconds times the steps in a second",
+    ),
+    (
+        "ps.range(9).split(0.5, 0.5, groups=lambda x: x)",
+        "a value for each element: [fn(e) for e in ds].",
+    ),
+    (
+        "ps.from_arrays({'a': {'b': np.arange(9)}}).split(0.5, 0.5, groups='b')",
+        "for a leaf below it its values: [e['a']['b'] for e in ds.select('a')].",
+    ),
+    (
+        "ps.from_arrays({'a': {'b': np.arange(9)}}).split(0.5, 0.5, groups=('a', 'b'))",
+        "got (2,). Give a key of the top level",
+    ),
+    (
+        "ps.from_audio('x.wav')",
+        "penstock has no 'from_audio': penstock.from_files(paths)",
+    ),
+    (
         "ps.range(9).cache(3)",
         "cache() needs the path of a directory, got an int.",
     ),

@@ -43,7 +43,7 @@ from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tracebacks import shorten
 from penstock.base._tree import Structure, Tree
 from penstock.lower._loose import loosened
-from penstock.lower._rewrite import reader_of
+from penstock.lower._rewrite import reader_of, with_parts
 from penstock.lower._share import Uneven
 from penstock.memory._rows import Indices, copied
 from penstock.plan._around import Anchors, around, offsets_of
@@ -179,7 +179,7 @@ class Dataset(NoArray):
         """What integer labels mean, as the source says, after any step; None if it has no labels.
 
         Raises:
-            AttributeError: No source has them, or several have others.
+            AttributeError: No source has them, or several have others. `select` leaves out the sources of other values.
         """
         return self._of_sources("class_names")  # type: ignore[no-any-return]
 
@@ -199,17 +199,15 @@ class Dataset(NoArray):
 
     def _of_sources(self, name: str) -> Any:
         """What the sources know under a name. An AttributeError otherwise, so that `hasattr` answers."""
-        sources = {id(node.opens): node.opens for node in walk(self._node, history) if node.opens is not None}
-        asked = [getattr(source, name, NotImplemented) for source in sources.values()]
-        known = [value for value in asked if value is not NotImplemented]
-        if not known:
+        told = _told(self._node, name)
+        if len(told) > 1:
+            told = _told(with_parts(self._node), name)  # without the sources of values that a select() leaves out
+        if not told:
             raise AttributeError(f"This dataset has no {name}: none of its sources does.\n{self!r}")
-        # None is what a source without labels says; beside one that has some, it does not count.
-        told = [value for value in known if value is not None] or known
-        if any(value != told[0] for value in told[1:]):
+        if len(told) > 1:
             raise AttributeError(
                 f"This dataset has no {name} of its own: its sources have different ones. Ask each before they are "
-                f"put together.\n{self!r}"
+                f"put together, or, where elements are dicts, for one value: ds.select(key).{name}.\n{self!r}"
             )
         return told[0]
 
@@ -2001,6 +1999,15 @@ class Dataset(NoArray):
                 f"{verb}() needs a known number of elements, but this is {length_words(self._node.length)}. "
                 f"{uncounted(self._node) if self._node.length is None else cure}"
             )
+
+
+def _told(node: Node, name: str) -> list[Any]:
+    """What the sources of a plan know under a name, and what others say else. None counts where none has another."""
+    sources = {id(each.opens): each.opens for each in walk(node, history) if each.opens is not None}
+    asked = [getattr(source, name, NotImplemented) for source in sources.values()]
+    known = [value for value in asked if value is not NotImplemented]
+    told = [value for value in known if value is not None] or known
+    return told[:1] + [value for value in told[1:] if value != told[0]]
 
 
 def _ranges(node: Node, parts: Sequence[float], ends: list[int]) -> tuple[Dataset, ...]:

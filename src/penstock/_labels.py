@@ -32,6 +32,9 @@ _LEAST_KEPT: Final = 65_536
 """The values of shorter sources are not kept: they are read in a fraction of a second."""
 _LONGEST: Final = 80
 """A longer text or key is told by this beginning and a digest of all, because an array has the width of its longest."""
+_ONE_LEVEL: Final = (
+    "Give a key of the top level, or for a leaf below it its values: [e['a']['b'] for e in ds.select('a')]."
+)
 _TextT = TypeVar("_TextT", str, bytes)
 
 
@@ -66,11 +69,17 @@ def values_of(node: Node, call: str, values: Labels) -> npt.NDArray[Any]:
         ArgumentError: There is no such leaf, or it is no single value; or there is not one for each element.
     """
     is_leaf = isinstance(values, str) or as_int(values) is not None
+    if callable(values):  # such as a function of the element
+        raise ArgumentTypeError(
+            f"{call} takes no function, but the key of a leaf, or a value for each element: [fn(e) for e in ds]."
+        )
     if not is_leaf:
         caution_labels(node, call)
     found = _read(node, call, values) if is_leaf else as_labels(values, call)
     if found.shape != (node.length,):
-        raise ArgumentError(f"{call} needs a value for each element, shape ({node.length},), got {found.shape}.")
+        are_keys = isinstance(values, tuple) and any(isinstance(each, str) for each in values)
+        hint = f" {_ONE_LEVEL}" if are_keys else ""
+        raise ArgumentError(f"{call} needs a value for each element, shape ({node.length},), got {found.shape}.{hint}")
     return found
 
 
@@ -84,7 +93,10 @@ def _read(node: Node, call: str, key: Any) -> npt.NDArray[Any]:
     try:
         part = Part(key)(node.spec.tree)
     except (LookupError, TypeError):
-        raise ArgumentError(f"{call}: elements have no such leaf. They are {node.spec}.") from None
+        tree = node.spec.tree
+        is_nested = isinstance(tree, dict) and any(isinstance(part, (dict, tuple)) for part in tree.values())
+        hint = f" {_ONE_LEVEL}" if is_nested else ""
+        raise ArgumentError(f"{call}: elements have no such leaf. They are {node.spec}.{hint}") from None
     if getattr(part, "shape", None) != ():
         raise ArgumentError(f"{call}: a label or length is one number or text, and this leaf is {part}.")
     if node.length == 0:

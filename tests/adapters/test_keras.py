@@ -40,6 +40,11 @@ def test_an_adapter_is_not_iterated_and_says_what_is():
         next(iter(ps.range(9).batch(3).to_keras()))
 
 
+def test_an_adapter_says_what_stands_for_the_state_of_a_torch_loader():
+    with pytest.raises(AttributeError, match=r"makes has no 'load_state_dict': set_state\(state\)\."):
+        numbered().to_keras().load_state_dict({})
+
+
 @pytest.mark.parametrize(
     "make",
     [

@@ -464,6 +464,11 @@ def test_columns_of_old_files_and_of_no_kind_that_is_known(tmp_path):
         file["obs/lost"] = h5py.SoftLink("/nowhere")
         file.create_group("obs/group")
     assert ps.from_h5ad(path, ["old"]).class_names == ["no", "yes"]
+    both = ps.from_h5ad(path, ["old", "kind"])
+    assert both.shuffle(seed=1).select("kind").batch(2).class_names == ["B", "T"]
+    assert both.rename({"old": "new"}).select("new").class_names == ["no", "yes"]
+    with pytest.raises(AttributeError, match=r"for one value: ds\.select\(key\)\.class_names"):
+        print(both.class_names)
     with pytest.raises(
         ps.ArgumentError, match=r"no column 'lost' in obs\. It has \['age', 'group', 'kind', 'name', 'old',"
     ):
@@ -545,6 +550,8 @@ def test_columns_that_cannot_be_read_are_errors_with_what_helps(tmp_path):
         ps.from_h5ad(path, "age")
     with pytest.raises(ps.ArgumentError, match="'X' is the name of the cell's row"):
         ps.from_h5ad(path, "X")
+    with pytest.raises(ps.ArgumentTypeError, match=r"obs=\) has the names of columns, as text, got True\."):
+        ps.from_h5ad(path, True)
 
 
 def test_a_code_without_a_category_is_an_error_with_the_cell(tmp_path):

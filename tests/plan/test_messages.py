@@ -214,7 +214,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         (
             r"batch\(2\) stacks elements, so they must have one shape, but element is \(None,\) int64: an "
             r"axis of None "
-            r"differs from element to element\. Use padded_batch\(\), or bring it to one size with map\(\)\."
+            r"differs from element to element\. Use padded_batch\(\), or bring it to one size with map\(\)\. "
+            r"If all have one size, .*, or in Parquet a list of fixed size, such as .*\."
         ),
     ),
     "windows of short batches": (

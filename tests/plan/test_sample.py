@@ -182,6 +182,7 @@ def test_states_tell_classes_and_numbers_apart() -> None:
         ({"balance": "label", "per_class": 1.5}, r"sample\(per_class=1\.5\): an integer is needed, not a float"),
         ({"balance": "label", "per_class": 1, "class_count": 5}, r"sample\(class_count=5\): there are 4 classes\."),
         ({"balance": "label", "per_class": {"cow": 1}}, r"no element has the label 'cow'; there are \['bat', 'cat', "),
+        ({"balance": [0, 1] * 32, "per_class": {"cat": 1}}, r"there are \[0, 1\]\. Labels are numbers here\."),
         ({"balance": "label", "per_class": {}}, r"sample\(per_class=\{\}\) names no class\."),
         ({"balance": "label", "per_class": {"cat": 1}, "class_count": 1}, r"the labels say which classes\."),
         ({"balance": "label", "per_class": 1, "replacement": False}, r"a class that has no element left begins again"),

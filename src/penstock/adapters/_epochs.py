@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, NoReturn, Self, TypeVar, final
 
 from penstock._loader import Loader
-from penstock.base._arguments import NoArray
+from penstock.base._arguments import NoArray, refuse_attribute
 from penstock.base._errors import ArgumentTypeError, LoaderError
+from penstock.base._foreign_words import OF_STATEFUL_LOADER
 from penstock.base._tree import Tree
 from penstock.report._report import Report
 
@@ -42,6 +43,9 @@ class LoaderAdapter:
             "What to_keras(), to_torch(), to_jax() and to_tf() make gives batches one after the other, so they have no "
             f"[{index!r}]. The dataset has one batch by its number, as NumPy arrays: ds[i]."
         )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        refuse_attribute(self, name, "What to_keras(), to_jax() or to_tf() makes", OF_STATEFUL_LOADER)
 
     @property
     def length(self) -> int | float | None:

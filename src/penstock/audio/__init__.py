@@ -11,10 +11,13 @@ design/0033 says why these libraries.
 
 from penstock.audio._decode import AudioError, Decoding, RandomCrop, decode
 from penstock.audio._spectrogram import Spectrogram
+from penstock.base._arguments import explained
 
 __all__ = ["AudioError", "Decoding", "RandomCrop", "Spectrogram", "decode"]
 
 for _name in (AudioError, Decoding, RandomCrop, Spectrogram, decode):
     # Reprs, docs and pickles say `penstock.audio.Decoding`, and not the private module.
     _name.__module__ = "penstock.audio"
+for _name in (Decoding, RandomCrop, Spectrogram):
+    _name.__init__ = explained(_name.__init__)  # type: ignore[method-assign]
 del _name

@@ -165,11 +165,12 @@ def _part(data: Any, options: Decoding, first: Callable[[int, int, int], int]) -
             "map(lambda e: decoding(e['bytes']))."
         )
     try:
-        with (
-            open_file(data) if name else io.BytesIO(memoryview(data).cast("B")) as content,
-            soundfile.SoundFile(content) as file,
-        ):
-            return _decoded(file, options, first)
+        with open_file(data) if name else io.BytesIO(memoryview(data).cast("B")) as content:
+            if not content.seek(0, os.SEEK_END):
+                raise AudioError("it is empty (0 bytes).")
+            content.seek(0)
+            with soundfile.SoundFile(content) as file:
+                return _decoded(file, options, first)
     except AudioError as error:
         raise AudioError(f"{name}{error}") from None
     except OSError as error:

@@ -148,7 +148,8 @@ def explained_methods(options: Collection[str]) -> Callable[[_Class], _Class]:
 
 def _misuse(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: Collection[str]) -> str:
     """The message about a call that does not fit the signature of a function; empty if it fits, or if Python's is."""
-    name, signature = fn.__name__, inspect.signature(fn)
+    name = fn.__qualname__.partition(".")[0] if fn.__name__ == "__init__" else fn.__name__
+    signature = inspect.signature(fn)
     kinds = {each.name: each.kind for each in signature.parameters.values() if each.name != "self"}
     places = [each for each, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
     by_name = [each for each, kind in kinds.items() if kind is inspect.Parameter.KEYWORD_ONLY]

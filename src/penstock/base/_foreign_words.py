@@ -17,6 +17,9 @@ SAME: Final = {
     "element_length_func": "length_fn",
     "bucket_boundaries": "boundaries",
     "bucket_batch_sizes": "batch_sizes",
+    "n_fft": "size",
+    "win_length": "size",
+    "hop_length": "hop",
 }
 """The argument of the same meaning, if the function has it."""
 
@@ -46,6 +49,7 @@ ARGUMENTS: Final = {
     "deterministic": "There is nothing to write: the order is always that of the dataset.",
     "pad_to_bucket_boundary": "Pad each element to the boundary in a map() before.",
     "remove_columns": "What fn returns is the element: leave them out there.",
+    "delta_timestamps": "Offsets count steps, seconds times the steps in a second: windows({'action': range(16)}).",
     "use_multiprocessing": "Write executor='processes', or nothing: it is chosen by itself.",
 }
 """The remedy for an argument that is none here."""
@@ -64,6 +68,7 @@ NAMES: Final = {
     "load_dataset": "penstock.from_jsonl(paths), from_csv(), from_text() or from_parquet()",
     "text_dataset_from_directory": _READ_FILES,
     "audio_dataset_from_directory": _READ_FILES,
+    "from_audio": "penstock.from_files(paths), and map(lambda e: audio.decode(e['bytes'])) of penstock.audio",
     "list_files": "sorted(glob.glob(pattern)), which from_arrays() and from_image_files() take",
     "TextLineDataset": "penstock.from_text(paths)",
     "TFRecordDataset": "penstock.from_tfrecord(paths)",
@@ -113,6 +118,9 @@ OF_DATA_LOADER: Final = {
     "set_epoch": "each iteration is the next epoch, in an order of its own",
 }
 """What stands in for attributes of a torch `DataLoader`, and of a loader."""
+
+OF_STATEFUL_LOADER: Final = {"state_dict": "get_state()", "load_state_dict": "set_state(state)"}
+"""What stands in for attributes of torchdata's `StatefulDataLoader`."""
 
 CURES: Final = {
     "range": "takes one integer. For a part: range(stop)[start::step].",

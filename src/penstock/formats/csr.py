@@ -313,8 +313,8 @@ def from_h5ad(
     if layer is not None and not isinstance(layer, str):
         raise ArgumentTypeError(f"from_h5ad(layer=) is the name of a layer, got {layer!r:.80}.")
     require_order("from_h5ad(obs=)", obs, "Give a list.")
-    columns = [obs] if isinstance(obs, str) else None if obs is None else list(obs)
-    if columns is not None and not all(isinstance(each, str) for each in columns):
+    columns: Any = [obs] if isinstance(obs, str) else [*obs] if isinstance(obs, Iterable) else obs
+    if columns is not None and not (isinstance(columns, list) and all(isinstance(each, str) for each in columns)):
         raise ArgumentTypeError(f"from_h5ad(obs=) has the names of columns, as text, got {columns!r:.200}.")
     if columns is not None and "X" in columns:
         raise ArgumentError("from_h5ad(obs=): 'X' is the name of the cell's row. Read that column by from_hdf5().")

@@ -215,7 +215,10 @@ def offsets_of(node: Node, given: Mapping[Any, Any]) -> dict[str, Offsets]:
         wrong = [each for each, number in numbers if number is None or abs(number) >= POSITION_LIMIT]
         if wrong or not numbers:
             fault = f"{wrong[0]!r:.80} is no offset" if wrong else "there are none"
-            raise ArgumentTypeError(f"windows({{{name!r}: ...}}): offsets are integers, such as [-1, 0], and {fault}.")
+            hint = " Offsets count steps: multiply seconds by the steps in a second." if wrong else ""
+            raise ArgumentTypeError(
+                f"windows({{{name!r}: ...}}): offsets are integers, such as [-1, 0], and {fault}.{hint}"
+            )
         found[name] = tuple(number for _, number in numbers if number is not None)
     return found
 

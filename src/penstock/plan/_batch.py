@@ -372,7 +372,7 @@ def require_one_shape(label: str, spec: Spec) -> None:
             raise SpecError(
                 f"{label} stacks elements, so they must have one shape, but element{place} is {leaf}: an axis "
                 "of None differs from element to element. Use padded_batch(), or bring it to one size with map()"
-                f"{_short_batch_cure(leaf)}."
+                f"{_one_size_cure(leaf)}."
             )
 
 
@@ -422,9 +422,14 @@ def _down_to_batches(node: Node) -> Iterator[Node]:
     return walk(node, lambda each: () if isinstance(each, Batching) else each.inputs)
 
 
-def _short_batch_cure(leaf: ArraySpec) -> str:
-    if not leaf.is_bounded:
+def _one_size_cure(leaf: ArraySpec) -> str:
+    if not leaf.is_bounded and len(leaf.shape) > 1:
         return ""
+    if not leaf.is_bounded:
+        return (
+            ". If all have one size, say so where they come from: element_spec=, or in Parquet a list of fixed size, "
+            "such as pyarrow.list_(pyarrow.float32(), 7)"
+        )
     return (
         ". Where elements are batches already, leave this step out (of image_dataset_from_directory: batch_size=None), "
         "or give the batch below drop_remainder=True"

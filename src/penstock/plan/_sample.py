@@ -213,9 +213,11 @@ def by_class(
             raise ArgumentError("sample(per_class={label: count}, class_count=): the labels say which classes.")
         numbers = {name: number for number, name in enumerate(names.tolist())}
         if strangers := [name for name in per_class if name not in numbers]:
-            known = f"{list(numbers)!r:.200}"
+            known, hint = f"{list(numbers)!r:.200}", ""
+            if isinstance(strangers[0], str) and labels.dtype.kind in "iu":
+                hint = " Labels are numbers here. If the dataset has names for them: class_names.index(name)."
             raise ArgumentError(
-                f"sample(per_class=...): no element has the label {strangers[0]!r:.80}; there are {known}."
+                f"sample(per_class=...): no element has the label {strangers[0]!r:.80}; there are {known}.{hint}"
             )
         if not per_class:
             raise ArgumentError("sample(per_class={}) names no class.")

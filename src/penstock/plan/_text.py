@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import math
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -140,11 +141,16 @@ def _identity(node: Node, known: dict[int, str]) -> str:
     return known[id(node)]
 
 
-def difference(saved: str, ours: str) -> str:
-    """Describes the first difference of two plans' lines."""
+def difference(saved: str, ours: str, plan: Node) -> str:
+    """Describes the first difference of two plans' lines, of which the second is that of `plan`."""
     then, now = saved.split(" > "), ours.split(" > ")
     for number, (before, after) in enumerate(zip(then, now, strict=False), 1):
         if before != after:
+            if before.startswith("...#") and after.startswith("...#"):
+                steps = _identity(plan, {}).split(" > ")
+                folded = " > ".join(steps[number - 1 : len(steps) - len(now) + number])
+                verbs = ", ".join(dict.fromkeys(re.findall(r"(\w+)#", folded)))
+                return f"the arguments of one of these steps changed: {verbs} (saved {before}, here {after})"
             verb, other = before.lstrip("[").partition("#")[0], after.lstrip("[").partition("#")[0]
             what = "the length or spec of" if number == 1 else "the arguments of"
             change = f"it was {verb} and is {other}" if verb != other else f"{what} {verb} changed"

@@ -75,7 +75,7 @@ def place_of_state(state: Any, plan: Node, line: str) -> Place:
     size, cut = _counts(state | {"batch": state.get("batch", 1), "cut": state.get("cut", 0)}, "batch", "cut")
     resizes = state["plan"] != line and _differs_in_size(plan, size, state["plan"])
     if state["plan"] != line and not resizes:
-        changed = difference(str(state["plan"]), line)
+        changed = difference(str(state["plan"]), line, plan)
         needs = f" {RESIZE_NEEDS}" if "arguments of batch changed" in changed and batching_of(plan) is None else ""
         raise StateError(
             f"The state is of another dataset: {changed}. Build the dataset as it was when the state was saved.{needs}"
