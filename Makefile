@@ -2,7 +2,7 @@
 #
 #   make demo    trains on a film larger than its memory, and reports               (ARGS="--data my.npy")
 #                ARGS=--quick: a film of 120 MB, one epoch
-#   make test    every test: the fast set first, on a machine without frameworks     (about 20 minutes)
+#   make test    every test: the fast set first, on a machine without frameworks     (about 15 minutes)
 #                What fails runs once more, alone; a summary stands at the end       (outputs: build/tests/)
 #   make check   format, lint, types; where there is a C++ compiler, the copy engine with its warnings as errors
 #   make bench   every benchmark, one after another; see the docstring of each       (BENCH=benchmarks/x.py)

@@ -909,6 +909,13 @@ class Dataset(NoArray):
         if groups is not None:
             chosen = by_groups(labels_of(node, "split(groups=...)", groups), parts, seed)
             require_apart(node, chosen, count)
+            for number, (part, members) in enumerate(zip(parts, chosen, strict=True)):
+                if part and not len(members):
+                    _log.warning(
+                        "split(%s, groups=...) leaves part %d empty: groups stay whole, and none is so small. Whole "
+                        "numbers are counts of elements; shares are fractions, such as 0.8, 0.2.",
+                        ", ".join(map(str, parts)), number,
+                    )  # fmt: skip
             return self._chosen(parts, chosen)
         scattering = scatters_overlaps(node)
         if scattering is not None:

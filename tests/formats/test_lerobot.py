@@ -104,11 +104,15 @@ def test_the_text_of_a_task_stands_beside_its_steps(name, tmp_path):
     texts = ["lift", "turn", "drop", "wait"]
     pq.write_table(pa.table({"task_index": [2, 0, 1, 3], name: texts}), tmp_path / "meta" / "tasks.parquet")
     ds = ps.from_lerobot(tmp_path, cameras=CAMERAS[:1], task=True)
+    assert sum(len(part) for part in ds.split(0.7, 0.3, groups="episode_index")) == 18
     assert [ds[number]["task"] for number in (0, 5, 8, 17)] == ["wait", "lift", "drop", "turn"]
     window = ds.windows({CAMERAS[0]: [-1, 0]}, groups="episode_index")[5]
     assert (window["task"], window[CAMERAS[0]].shape) == ("lift", (2, 48, 64, 3))
     pq.write_table(pa.table({"task_index": [2, 0], name: texts[:2]}), tmp_path / "meta" / "tasks.parquet")
-    with pytest.raises(ps.SourceError, match=r"steps are of tasks that meta/tasks\.parquet does not have"):
+    with pytest.raises(ps.SourceError, match=r"its steps do not fit its meta/tasks\.parquet: .*1"):
+        ps.from_lerobot(tmp_path, task=True)
+    (tmp_path / "meta" / "tasks.parquet").unlink()
+    with pytest.raises(ps.SourceError, match=r"tasks\.parquet, which task=True reads, is missing"):
         ps.from_lerobot(tmp_path, task=True)
     pq.write_table(pa.table({"task": texts}), tmp_path / "meta" / "tasks.parquet")
     with pytest.raises(ps.SourceError, match=r"tasks\.parquet has columns \['task'\]"):

@@ -343,3 +343,12 @@ def test_a_leaf_is_read_without_the_others():
 def test_leaves_that_are_no_labels_are_refused(use, text):
     with pytest.raises(ps.ArgumentError, match=text):
         use(ps.from_arrays(LABELLED))
+
+
+def test_a_part_that_no_group_fits_is_reported(caplog):
+    groups = np.repeat(np.arange(6), 20)
+    assert [len(part) for part in ps.range(120).split(5, 1, groups=groups)] == [0, 0]
+    assert "split(5, 1, groups=...) leaves part 0 empty: groups stay whole" in caplog.text
+    caplog.clear()
+    assert [len(part) for part in ps.range(120).split(0.5, 0.5, groups=groups)] == [60, 60]
+    assert not caplog.text

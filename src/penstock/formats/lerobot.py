@@ -22,7 +22,6 @@ from penstock.formats.videos import VideoSource, from_videos
 from penstock.memory._rows import Indices
 from penstock.plan._combine import Merged
 from penstock.plan._fields import Fields
-from penstock.plan._node import Node
 from penstock.plan._pick import picked
 
 Path = str | os.PathLike[str]
@@ -78,7 +77,7 @@ def from_lerobot(
         raise ArgumentError(f"from_lerobot(cameras=...): there is no {missing[0]!r:.80}; there are {list(films)}.")
     steps = from_parquet(os.path.join(folder, "data", "**", "*.parquet"))
     if task:
-        steps = Dataset(Merged((steps._node, _tasks(folder, steps)), "from_lerobot", ""))
+        steps = _with_tasks(folder, steps)
     if not names:
         return steps
     episode, time = (
@@ -138,7 +137,14 @@ class _Episodes:
         Raises:
             SourceError: One has none.
         """
-        return _rows_of(self._columns["episode_index"], episodes, self._folder, "episodes that meta/episodes")
+        numbers = self._columns["episode_index"]
+        order = np.argsort(numbers, kind="stable")
+        at = np.searchsorted(numbers[order], episodes)
+        if not len(numbers) or (numbers[order][np.minimum(at, len(numbers) - 1)] != episodes).any():
+            raise SourceError(
+                f"{self._folder}: steps are of episodes that meta/episodes does not have. Download it again."
+            )
+        return order[at]
 
     def places(self, camera: str, rows: Indices) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """The chunk and file of films of a camera, shape `(n, 2)`, and the seconds at which episodes begin there."""
@@ -146,30 +152,21 @@ class _Episodes:
         return np.stack([chunk, file], axis=1), start
 
 
-def _rows_of(numbers: npt.NDArray[Any], wanted: npt.NDArray[Any], folder: str, what: str) -> Indices:
-    """The row of a table that has each of some numbers.
-
-    Raises:
-        SourceError: None has one of them.
-    """
-    order = np.argsort(numbers, kind="stable")
-    at = np.searchsorted(numbers[order], wanted)
-    if not len(numbers) or (numbers[order][np.minimum(at, len(numbers) - 1)] != wanted).any():
-        raise SourceError(f"{folder}: steps are of {what} does not have. Download it again.")
-    return order[at]
-
-
-def _tasks(folder: str, steps: Dataset) -> Node:
-    """The text of the task of each step."""
+def _with_tasks(folder: str, steps: Dataset) -> Dataset:
+    """Adds the text of the task of each step."""
     path = os.path.join(folder, "meta", "tasks.parquet")
+    if not os.path.exists(path):
+        raise SourceError(f"{path}, which task=True reads, is missing. Download it, or use the column 'task_index'.")
     table = from_parquet(path)
-    names = list(table.element_spec)
-    if "task_index" not in names or len(names) != 2:
-        raise SourceError(f"{path} has columns {names}, and not a number and a text of each task. Download it again.")
-    numbers, wanted = (np.asarray(labels_of(each._node, "from_lerobot()", "task_index")) for each in (table, steps))
-    rows = _rows_of(numbers, wanted, folder, "tasks that meta/tasks.parquet")
-    (name,) = (each for each in names if each != "task_index")  # pandas names it, if the writer does not
-    return Fields(picked(table.select(name)._node, rows), "rename", ((name, "task"),), keeps_others=True)
+    others = [name for name in table.element_spec if name != "task_index"]
+    if len(others) != 1 or len(others) == len(table.element_spec):
+        raise SourceError(f"{path} has columns {list(table.element_spec)}, and no number and text of each task.")
+    try:  # pandas names the text, if the writer does not
+        return steps.join(table.rename({others[0]: "task"}), on="task_index")
+    except ArgumentError as error:
+        raise SourceError(
+            f"{folder}: its steps do not fit its meta/tasks.parquet: {error} Download it again."
+        ) from error
 
 
 def _words(camera: str) -> list[str]:
