@@ -34,6 +34,7 @@ from penstock.plan._cache import CompleteCache
 from penstock.plan._cautions import caution_batches
 from penstock.plan._node import Node, walk
 from penstock.plan._text import length_text, length_words, uncounted
+from penstock.report._cgroups import free_nbytes
 from penstock.report._counters import Counters
 from penstock.report._cpus import CpuMoment, CpuUse, between, cpus_now
 from penstock.report._lanes import Lane
@@ -103,6 +104,8 @@ class Loader(NoArray):
         self.arrangement = arrange(node, options, share, same_epoch=same_epoch, quarantine=quarantine)
         """What runs, for adapters. Another takes its place where the rest of an epoch has other batches."""
         self._budget = self.arrangement.budget  # a cache that is complete takes less, and what was said stays
+        if options.memory_limit is None and (text := self._budget.caution(free_nbytes())):
+            _log.warning("%s", text)
         self._batch_count = self.arrangement.program.batch_count
         self._length = self.arrangement.plan.length
         self._files = FileWatch(node)

@@ -126,3 +126,6 @@ def test_memory_left_in_a_container_does_not_count_the_page_cache(version, files
     monkeypatch.setattr(_cgroups, "CGROUP", tmp_path / "cgroup")
     monkeypatch.setattr(_cgroups, "PROC", tmp_path)
     assert list(_cgroups.memory_limits()) == [(1_073_741_824, 500_000_000)]
+    assert _cgroups.free_nbytes() == 573_741_824
+    (tmp_path / "meminfo").write_text("MemAvailable: 1000 kB\n")
+    assert _cgroups.free_nbytes() == 1_024_000

@@ -113,6 +113,23 @@ def test_a_batch_above_the_limit_is_refused_before_anything_is_read() -> None:
     assert not reads
 
 
+def test_slots_above_the_memory_that_is_free_are_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ds = frames().batch(32)
+    for free, options in ((2**24, {}), (2**23, {"memory_limit": 2**24}), (None, {})):
+        monkeypatch.setattr("penstock._loader.free_nbytes", lambda free=free: free)
+        ds.loader(**options)
+    assert not caplog.messages
+    monkeypatch.setattr("penstock._loader.free_nbytes", lambda: 2**23)
+    ds.loader("inline")
+    (text,) = caplog.messages
+    assert text.startswith(
+        "The loader may take 11.0 MiB, and 8 MiB are free, so the system may kill it: 6 slots of 1.8 "
+    )
+    assert "(None, 3, 50, 50) float64" in text
+
+
 @pytest.mark.parametrize("prefetch", [1, 4, 10])
 @pytest.mark.parametrize("share", [0.9, 0.5, 0.2, 0.1])
 def test_the_batch_that_is_said_to_fit_fits(share: float, prefetch: int) -> None:

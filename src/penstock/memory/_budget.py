@@ -68,6 +68,21 @@ class Budget:
         rest = self.scratch_nbytes + self.order_nbytes + self.shared_nbytes + self.kept_nbytes + self.spans_nbytes
         return self.ring_nbytes + rest + self.source_nbytes + self.store_nbytes
 
+    def caution(self, free_nbytes: int | None) -> str:
+        """The warning about slots and scratch memory above the memory that is free; empty if they fit.
+
+        Other items may be in memory already, such as a cache.
+        """
+        taken = self.ring_nbytes + self.scratch_nbytes
+        if free_nbytes is None or taken <= free_nbytes:
+            return ""
+        return (
+            f"The loader may take {size_text(taken)}, and {size_text(free_nbytes)} are free, so the system "
+            f"may kill it: {self.slot_count} slots of {size_text(self.slot_nbytes)}, {self.spec}, and "
+            f"{size_text(self.scratch_nbytes)} of scratch memory of the workers. Make elements or batches smaller, or "
+            "use a smaller prefetch or fewer workers. memory_limit= makes this an error."
+        )
+
     def source_share(self, limit: int | None, process_count: int = 0) -> float:
         """The part of `source_nbytes` that a limit leaves to the sources; 1 for all of it, or without sources."""
         if limit is None or not self.source_nbytes:

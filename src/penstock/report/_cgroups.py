@@ -59,6 +59,13 @@ def machine_nbytes(name: str) -> int | None:
     return None
 
 
+def free_nbytes() -> int | None:
+    """Returns the memory that this process may still take. None where the kernel does not say."""
+    left = [max(0, limit - used) for limit, used in memory_limits()]
+    available = machine_nbytes("MemAvailable")
+    return min(left if available is None else [*left, available], default=None)
+
+
 def memory_limits() -> Iterator[tuple[int, int]]:
     """Yields limit and use, without the page cache, of each group around this process that limits memory."""
     for version, folder in control_groups("memory"):
