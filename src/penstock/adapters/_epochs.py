@@ -45,7 +45,7 @@ class LoaderAdapter:
         )
 
     def __getattr__(self, name: str) -> NoReturn:
-        refuse_attribute(self, name, "What to_keras(), to_jax() or to_tf() makes", OF_STATEFUL_LOADER)
+        refuse_attribute(self, name, "What to_keras() or to_jax() makes", OF_STATEFUL_LOADER)
 
     @property
     def length(self) -> int | float | None:
