@@ -71,10 +71,15 @@ def _dlio(workload: str, folder: Path, settings: dict[str, object]) -> Path:
     tracer.mkdir(parents=True)
     tracer.joinpath("__init__.py").touch()
     tracer.joinpath("logger.py").write_text(_TRACER)
+    index = folder / "bin" / "tfrecord2idx"  # of DALI, which alone reads what it writes
+    index.parent.mkdir()
+    index.write_text("#!/bin/sh\n")
+    index.chmod(0o755)
     settings = {**_WORKLOADS[workload], **settings, "dataset.data_folder": bench_dir() / f"dlio-{workload}"}
     settings |= {"workflow.checkpoint": False, "output.folder": results}
     paths = [str(tracer.parent), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    allowed["PATH"] = os.pathsep.join([str(index.parent), os.environ["PATH"]])
     command = [sys.executable, "-m", "dlio_benchmark.main", f"workload={workload}_a100", f"hydra.run.dir={results}"]
     subprocess.run(
         [*command, *(f"++workload.{name}={setting}" for name, setting in settings.items())],

@@ -446,3 +446,14 @@ def test_a_thread_waits_for_frames_that_another_decodes_and_takes_them_up_if_it_
     kept.free([3, 4])
     other.join()
     assert found == [({}, [5], [4]), ({}, [4], [])]
+
+
+def test_batches_that_want_few_frames_or_none_do_not_make_a_term_long(tmp_path):
+    path = written(tmp_path / "a.mp4", 12, gop=12)
+    frames, films = decoded(path), ps.from_videos(path).select("frame").map(lambda each: each["frame"])
+    other = ps.from_arrays(np.zeros((2000, HEIGHT, WIDTH, 3), np.uint8))
+    ds = ps.mix([other.repeat(), films.repeat()], [500, 1], seed=1).take(8000).batch(8)
+    with ds.loader(executor="inline") as loader:
+        found = [image for batch in itertools.islice(loader, 400) for image in batch if image.any()]
+    assert found
+    assert all((image == frames).reshape(12, -1).all(1).any() for image in found)

@@ -368,16 +368,18 @@ class _Kept:
         with self._changed:
             if len(self._frames) + len(frames) > self.most:
                 self._frames = {key: each for key, each in self._frames.items() if now <= each[2] < (now[0] + 1, 0)}
-            room = self.most - len(self._frames)
+            room = max(0, self.most - len(self._frames) - len(self._claimed))
             claims = [each for each in frames if each not in self._frames and each not in self._claimed][:room]
             self._claimed.update(dict.fromkeys(claims, threading.get_ident()))
         return claims
 
     def put(self, frame: int, image: Frame, uses: int, last: Position) -> None:
-        """Keeps a frame that was claimed, if there is room."""
+        """Keeps a frame that was claimed, if there is room, and frees its claim."""
         with self._changed:
             if len(self._frames) < self.most:
                 self._frames[frame] = image, uses, last
+            self._claimed.pop(frame, None)
+            self._changed.notify_all()
 
     def free(self, claims: Iterable[int]) -> None:
         """Frees claims of this thread, if it has them still."""
@@ -428,7 +430,7 @@ class OpenVideoSource:
         """See `plan/_order.py`."""
         self._mine.now = now
         if self._ahead is None or self._ahead.order is not order:
-            self._ahead = Ahead(order, now, self._kept.most)
+            self._ahead = Ahead(order, now[0], self._kept.most, self._index.bounds)
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests, file by file, in the order of time.
@@ -534,15 +536,11 @@ class OpenVideoSource:
         """Which waiting decoder is wanted last: the oldest one, if the order is not known."""
         if (ahead := self._ahead) is None:
             return 0
-        now, present = self._mine.now, self._idle[-1].number
-
-        def wanted(place: int) -> tuple[float, int]:
-            number = self._idle[place].number
-            begin, end = self._index.bounds[number : number + 2].tolist()
-            # Files of a batch are read in order, so those behind this one may be wanted by this batch.
-            return ahead.next_use((now[0], now[1] - (number > present)), begin, end), number
-
-        return max(range(len(self._idle)), key=wanted)
+        epoch, index = self._mine.now
+        numbers = np.array([each.number for each in self._idle])
+        # Files of a batch are read in order, so those behind this one may be wanted by this batch.
+        wanted = ahead.next_batches(epoch, numbers, np.where(numbers > numbers[-1], index, index + 1))
+        return int(np.argmax(wanted * len(self._source.files) + numbers))
 
     def close(self) -> None:
         """Closes the files. No thread reads any more."""

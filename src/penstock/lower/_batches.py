@@ -30,6 +30,7 @@ from penstock.plan._order import ReadOrder
 from penstock.plan._own_rows import not_shared
 from penstock.plan._pad import padding_verb
 from penstock.plan._reader import Gather, OpenSources, Reader, WorkerStatus
+from penstock.plan._source import key_of
 from penstock.plan._text import origins
 
 ANNOUNCED_BATCHES: Final = 16
@@ -301,8 +302,8 @@ class ParallelProgram(BatchProgram):
         """Open sources that keep what is wanted soonest, each with its order."""
         if self.spans is not None:
             return []
-        opens = [each.opens for each in walk(self.node) if each.opens is not None]
-        opens = [each for each in opens if self.sources[each].follows_order]
+        found = {key_of(each.opens): each.opens for each in walk(self.node) if each.opens is not None}
+        opens = [each for each in found.values() if self.sources[each].follows_order]
         return [(self.sources[each], ReadOrder(self.node, each, self.batch_count, self.same_epoch)) for each in opens]
 
     @cached_property

@@ -1,10 +1,10 @@
 """What the next batches of a plan want of a source, for sources that decode several elements at once, such as films.
 
 A *term* is a number of batches within which what is wanted together is decoded together. Each group of elements has
-terms of its own, which end at different batches, so that batches have equal work. The end follows from the number of
-the group and the batch alone.
+terms of its own, which end at different batches, so that batches have equal work. The end follows from the order, the
+group and the batch alone.
 
-Memory: 16 bytes for each of some 65,000 uses, twice.
+Memory: 24 bytes for each of some 65,000 uses, twice; more if batches have very unequal numbers of elements.
 """
 
 import threading
@@ -16,7 +16,11 @@ from penstock.memory._rows import Indices
 from penstock.plan._order import Position, ReadOrder
 
 _USES: Final = 1 << 16
-"""Uses that are computed at once."""
+"""Uses that are computed at once, about."""
+_MOST_BATCHES: Final = 512
+_SAMPLE: Final = 16
+"""Batches of which the number of elements is counted."""
+_FAR: Final = 1 << 40
 _SPREAD: Final = 0x9E3779B1
 """A multiplier that spreads neighbouring numbers: 2**32 by the golden ratio."""
 
@@ -37,19 +41,23 @@ class Ahead:
 
     Args:
         order: The order.
-        now: A batch, from which follows how many elements a batch wants.
+        epoch: An epoch, from which follows how many elements a batch wants on average.
         most: The most elements that may be decoded before their batch. Groups are in the middle of their terms on
             average, so a term has twice as many.
+        bounds: The first element of each part of the source, such as a file, and their number.
     """
 
-    def __init__(self, order: ReadOrder, now: Position, most: int) -> None:
+    def __init__(self, order: ReadOrder, epoch: int, most: int, bounds: Indices) -> None:
         self.order = order
+        self._bounds = bounds
         self._lock = threading.Lock()
-        count = max(1, len(order.elements(*now, now[1] + 1)[0]))
-        self._term = max(1, 2 * most // count)
-        self._span = max(self._term, _USES // count)
+        self._end = _FAR if order.batch_count is None else order.batch_count
+        some = max(1, min(_SAMPLE, self._end))
+        count = max(1, len(order.elements(epoch, 0, some)[0]) // some)
+        self._term = min(max(1, 2 * most // count), _MOST_BATCHES)
+        self._span = max(self._term, min(_USES // count, _MOST_BATCHES))
         """Batches whose uses are computed at once."""
-        self._spans: dict[Position, tuple[Indices, Indices]] = {}
+        self._spans: dict[Position, tuple[Indices, Indices, Indices]] = {}
 
     def uses(self, now: Position, begins: Indices, ends: Indices) -> "dict[int, Uses]":
         """The uses of elements of some groups, from this batch to the end of the term of each group, by element.
@@ -60,14 +68,14 @@ class Ahead:
             ends: Their ends.
         """
         epoch, index = now
-        # The golden ratio spreads the terms of neighbouring groups.
         phases = (begins * _SPREAD & 0xFFFFFFFF) * self._term >> 32
-        lasts = index + self._term - 1 - (index + phases) % self._term
+        lasts = np.minimum(index + self._term - 1 - (index + phases) % self._term, self._end - 1)
         found = []
         for number in range(index // self._span, int(lasts.max()) // self._span + 1):
-            elements, batches = self._uses(epoch, number)
-            starts, counts = (at := np.searchsorted(elements, (begins, ends)))[0], at[1] - at[0]
-            places = np.repeat(starts - counts.cumsum() + counts, counts) + np.arange(counts.sum())
+            elements, batches, _ = self._uses(epoch, number)
+            starts, stops = np.searchsorted(elements, (begins, ends))
+            counts = stops - starts
+            places = np.repeat(stops - counts.cumsum(), counts) + np.arange(counts.sum())
             places = places[(batches[places] >= index) & (batches[places] <= np.repeat(lasts, counts))]
             found.append((elements[places], batches[places]))
         elements, batches = (np.concatenate(each) for each in zip(*found, strict=True))
@@ -79,23 +87,35 @@ class Ahead:
         firsts, lasts = np.minimum.reduceat(batches, at), np.maximum.reduceat(batches, at)
         return dict(zip(unique.tolist(), map(Uses, rows.tolist(), firsts.tolist(), lasts.tolist()), strict=True))
 
-    def next_use(self, now: Position, begin: int, end: int) -> float:
-        """The first batch after this one that wants one of elements `[begin, end)`; inf if none is in sight."""
-        elements, batches = self._uses(now[0], (now[1] + 1) // self._span)
-        later = batches[slice(*np.searchsorted(elements, (begin, end)))]
-        later = later[later > now[1]]
-        return float(later.min()) if len(later) else np.inf
+    def next_batches(self, epoch: int, parts: Indices, since: Indices) -> Indices:
+        """The first batch that wants an element of each of some parts, as far as it is in sight; else a large number.
 
-    def _uses(self, epoch: int, number: int) -> tuple[Indices, Indices]:
-        """The uses of a span of batches, sorted by the element."""
+        Args:
+            epoch: The epoch.
+            parts: The parts.
+            since: The first batch that counts, for each.
+        """
+        number = int(since.min()) // self._span
+        _, _, keys = self._uses(epoch, number)
+        begin = number * self._span
+        least = parts * self._span + np.minimum(since - begin, self._span - 1)
+        if not len(keys):
+            return np.full(len(parts), _FAR)
+        found = keys[np.minimum(np.searchsorted(keys, least), len(keys) - 1)]
+        is_use = (found >= least) & (found // self._span == parts)
+        return np.where(is_use, found % self._span + begin, _FAR)
+
+    def _uses(self, epoch: int, number: int) -> tuple[Indices, Indices, Indices]:
+        """The uses of a span of batches: elements ascending, their batches, and `part * span + batch` ascending."""
         with self._lock:
             if (found := self._spans.get((epoch, number))) is None:
-                begin, end = number * self._span, (number + 1) * self._span
-                if self.order.batch_count is not None:
-                    end = min(end, self.order.batch_count)
+                begin, end = number * self._span, min((number + 1) * self._span, self._end)
                 elements, batches = self.order.elements(epoch, begin, max(begin, end))
                 order = np.argsort(elements, kind="stable")
-                found = self._spans[epoch, number] = elements[order], batches[order]
+                elements, batches = elements[order], batches[order]
+                parts = np.searchsorted(self._bounds, elements, "right") - 1
+                found = elements, batches, np.sort(parts * self._span + batches - begin)
+                self._spans[epoch, number] = found
                 while len(self._spans) > 2:
                     del self._spans[next(iter(self._spans))]
             return found
