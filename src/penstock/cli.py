@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import penstock
 from penstock.base._arguments import lost_folder
+from penstock.base._interrupts import ctrl_c_stays
 from penstock.base._printable import printable
 from penstock.commands import bench, check, doctor, inspect, materialize
 from penstock.commands._target import count
@@ -31,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _escape_unprintable()
     options = _parser().parse_args(arguments)
     try:
-        status = int(options.run(options))
+        with ctrl_c_stays():
+            status = int(options.run(options))
         if sys.stdout is not None:  # None after `>&-`
             sys.stdout.flush()
         return status

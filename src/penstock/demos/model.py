@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from penstock.base._interrupts import ctrl_c_stays
 from penstock.demos.film import DemoError
 
 BACKENDS = ("tensorflow", "torch", "jax")
@@ -55,8 +56,9 @@ def load_backend(name: str) -> None:
     with tempfile.TemporaryFile() as notes:
         try:
             os.dup2(notes.fileno(), 2)
-            importlib.import_module(name)
-            importlib.import_module("keras")
+            with ctrl_c_stays():
+                importlib.import_module(name)
+                importlib.import_module("keras")
         except Exception:
             notes.seek(0)
             os.write(stderr, notes.read())
