@@ -16,8 +16,8 @@ one that does nothing, since it does not install everywhere.
 
 Machine: two cores of an AMD EPYC, Linux 6.18, Python 3.11.7, NumPy 2.4.6, DLIO 2.0, 2026-11-26, quiet, two rounds:
 `unet3d` 94.6 % (94.4 to 94.8) by penstock and 91.0 % (90.4 to 91.6) by DLIO's own; in the first epoch 94.2 and 77.9.
-Wanted: 95. A batch of 20 MB every 12.7 ms is 1.6 GB/s, which `np.load` reads and checks (CRC-32). `resnet50` was not
-run.
+Wanted: 95. A batch of 20 MB every 12.7 ms is 1.6 GB/s, which `np.load` reads and checks (CRC-32). `resnet50`, on
+2026-11-27, quiet, one round, two epochs: 99.7 % by penstock, 99.5 % by DLIO's own.
 """
 
 import json

@@ -5,7 +5,8 @@ How many steps a second come from two workers, shuffled over all episodes?
 
 Method: `python benchmarks/robots.py`. LeRobot itself writes the folders (version 3), by H.264, with a key frame at each
 second frame, which is its default. `small_*`: 50 episodes of 200 frames of 96x96, one camera, batches of 32. `large_*`:
-8 episodes of 200 frames of 480x640, four cameras, batches of 8: 236 MB. The consumer reads every byte. `penstock` is
+8 episodes of 200 frames of 480x640, four cameras, batches of 8: 236 MB. `whole_*`: 50 of these, batches of 32: 944 MB.
+The consumer reads every byte. `penstock` is
 `from_lerobot`, `windows` with offsets by name, and `shuffle`, on threads; `lerobot` is `LeRobotDataset` with
 `delta_timestamps` and `return_uint8=True` in PyTorch's DataLoader, as its documentation has it, by TorchCodec, and
 `lerobot_pyav` by PyAV; `torchcodec` is a dataset of indices in a DataLoader, whose workers keep a `VideoDecoder` for
@@ -25,10 +26,21 @@ Result, steps a second, median and range:
     torchcodec         947 (441-1,815)   5.8 (5.1-7.7)
     ratio to the best  0.58 (0.45-1.4)   1.6 (0.62-2.1)
 
-So the target of 2 is not met. A clip of small frames takes 0.6 ms of a processor to decode by PyAV, and TorchCodec
-takes 0.8 ms with the conversion; here it is 0.9 ms on one thread, and 1.0 to 1.2 ms on two, which wait for the GIL
-between the frames. Large frames are decoding in all of them (15 ms a clip of each camera); what is won there are images
-that cross no process.
+On 2026-11-27, a faster AMD EPYC, quiet, `--quick`, two rounds (`whole`: one): penstock also in an environment without
+LeRobot, with PyAV 18, which scales on one thread (LeRobot asks for 15, which makes a scaler with threads for each frame):
+
+    case               small                    large                whole
+    penstock           1,496 (1,238 to 1,754)   17.2 (11.5 to 22.8)  12.3
+    penstock, PyAV 15    856 (827 to 886)       11.9 (11.6 to 12.2)  12.4
+    lerobot              830 (800 to 859)        9.7 (8.9 to 10.5)    5.7
+    lerobot_pyav         458 (433 to 482)        9.8 (6.2 to 13.5)
+    torchcodec         2,007 (1,995 to 2,018)   19.3 (19.1 to 19.6)   9.1
+    ratio to the best  0.75                     0.89                 1.35
+
+So the target of 2 is met beside LeRobot's own loader in `whole`, and not beside TorchCodec. A clip of small frames takes
+0.6 ms of a processor to decode by PyAV, and TorchCodec takes 0.8 ms with the conversion; here it is 0.9 ms on one
+thread, and more on two, which wait for the GIL between the frames. Large frames are decoding in all of them (15 ms a clip
+of each camera); what is won there are images that cross no process, which counts in large batches.
 """
 
 import functools

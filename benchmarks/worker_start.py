@@ -27,6 +27,9 @@ Result, three rounds, medians and spread, ms to the first batch:
 16 workers on two cores take 1.00 times the parent's memory of 2 (wanted: 1.15). The largest worker has 22 MiB
 private, with 2 and with 16 workers (wanted: 45).
 
+On 2026-11-27, a faster AMD EPYC, quiet, two rounds, `--quick`: penstock 205 (203 to 207) and 10.7 (9.5 to 11.8), torch
+46.7 and 42, keras 42.7 and 54.6; the parent's memory of 16 workers 1.00 of 2, the largest worker 27.5 MiB.
+
 Not shown: functions whose modules take long to import; memory of the contenders.
 """
 
