@@ -27,7 +27,8 @@ Result, steps a second, median and range:
     ratio to the best  0.58 (0.45-1.4)   1.6 (0.62-2.1)
 
 On 2026-11-27, a faster AMD EPYC, quiet, `--quick`, two rounds (`whole`: one): penstock also in an environment without
-LeRobot, with PyAV 18, which scales on one thread (LeRobot asks for 15, which makes a scaler with threads for each frame):
+LeRobot, with PyAV 18, which scales on one thread (LeRobot asks for 15, which makes a scaler with threads for each
+frame):
 
     case               small                    large                whole
     penstock           1,496 (1,238 to 1,754)   17.2 (11.5 to 22.8)  12.3
@@ -37,10 +38,10 @@ LeRobot, with PyAV 18, which scales on one thread (LeRobot asks for 15, which ma
     torchcodec         2,007 (1,995 to 2,018)   19.3 (19.1 to 19.6)   9.1
     ratio to the best  0.75                     0.89                 1.35
 
-So the target of 2 is met beside LeRobot's own loader in `whole`, and not beside TorchCodec. A clip of small frames takes
-0.6 ms of a processor to decode by PyAV, and TorchCodec takes 0.8 ms with the conversion; here it is 0.9 ms on one
-thread, and more on two, which wait for the GIL between the frames. Large frames are decoding in all of them (15 ms a clip
-of each camera); what is won there are images that cross no process, which counts in large batches.
+So the target of 2 is met beside LeRobot's own loader in `whole`, and not beside TorchCodec. A clip of small frames
+takes 0.6 ms of a processor to decode by PyAV, and TorchCodec takes 0.8 ms with the conversion; here it is 0.9 ms on one
+thread, and more on two, which wait for the GIL between the frames. Large frames are decoding in all of them (15 ms a
+clip of each camera); what is won there are images that cross no process, which counts in large batches.
 """
 
 import functools

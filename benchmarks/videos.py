@@ -7,8 +7,9 @@ Method: `python benchmarks/videos.py`. `small_*`: 50 films of 96x96, batches of 
 films of 480x640, batches of 8 such clips. `rare_*`: 20 films of 240x320, batches of 32 single frames. Films have 200
 frames, in H.264, with a key frame at every second frame, as LeRobot writes them; those of `rare` have one at the start
 alone, as x264 does if nothing is said. All clips are shuffled over all films; the consumer reads every byte. `pyav` is
-PyTorch's DataLoader over a dataset that opens a film, seeks, and decodes the frames of one clip; `pyav_open` keeps films
-open in each worker; `opencv` is the same with `cv2.VideoCapture`, kept open. TorchCodec and LeRobot are in `robots.py`.
+PyTorch's DataLoader over a dataset that opens a film, seeks, and decodes the frames of one clip; `pyav_open` keeps
+films open in each worker; `opencv` is the same with `cv2.VideoCapture`, kept open. TorchCodec and LeRobot are in
+`robots.py`.
 
 Machine: two cores of an AMD EPYC, Linux 6.18, Python 3.11.7, NumPy 2.4.6, PyAV 18.1, 2026-11-27, two rounds, `--quick`,
 quiet.
