@@ -16,7 +16,7 @@ from typing import Final, final
 import penstock
 from penstock.base._units import size_text
 from penstock.commands._network import Network, measure
-from penstock.report._cgroups import machine_nbytes, memory_limits
+from penstock.report._cgroups import group_free_nbytes, machine_nbytes
 from penstock.run._choose import HAS_PROCESSES
 from penstock.run._cpus import usable_cpu_count
 
@@ -149,10 +149,9 @@ def examine() -> Machine:
     worker_s, worker_problem = _start_a_worker() if HAS_PROCESSES else (None, "")
     soft_limits = (resource.getrlimit(which)[0] for which in (resource.RLIMIT_AS, resource.RLIMIT_NOFILE))
     addresses, open_files = (None if limit == resource.RLIM_INFINITY else limit for limit in soft_limits)
-    in_container = min((max(0, limit - used) for limit, used in memory_limits()), default=None)
     bounds = {
         "available": machine_nbytes("MemAvailable"),
-        "left in the container": in_container,
+        "left in the container": group_free_nbytes(),
         "by ulimit -v": addresses,
     }
     versions = {}

@@ -478,8 +478,9 @@ class OpenVideoSource:
         numbers = np.fromiter(frames, np.int64)
         for number, places, _ in by_part(self._index.bounds, numbers, slice(0, len(numbers))):
             base = int(self._index.bounds[number])
+            mine = (places + base).tolist()
             if (ahead := self._ahead) is None:
-                self._decode_file(number, (places + base).tolist(), wanted, out, {})
+                self._decode_file(number, mine, wanted, out, {})
                 continue
             firsts = self._index.found[number]["firsts"]
             begins = np.unique(firsts[places])
@@ -488,10 +489,9 @@ class OpenVideoSource:
             behind = sorted((each for each in uses if each not in wanted), key=lambda each: uses[each].first)
             later = self._kept.claim(behind, self._mine.now)
             try:
-                self._decode_file(number, sorted((places + base).tolist() + later), wanted, out, uses)
+                self._decode_file(number, sorted(mine + later), wanted, out, uses)
             finally:
-                self._kept.free(later)
-                self._kept.free((places + base).tolist())
+                self._kept.free(mine + later)
 
     def _decode_file(
         self, number: int, frames: list[int], wanted: Mapping[int, Indices], out: Frame, uses: Mapping[int, Uses]

@@ -61,9 +61,13 @@ def machine_nbytes(name: str) -> int | None:
 
 def free_nbytes() -> int | None:
     """Returns the memory that this process may still take. None where the kernel does not say."""
-    left = [max(0, limit - used) for limit, used in memory_limits()]
-    available = machine_nbytes("MemAvailable")
-    return min(left if available is None else [*left, available], default=None)
+    bounds = machine_nbytes("MemAvailable"), group_free_nbytes()
+    return min((bound for bound in bounds if bound is not None), default=None)
+
+
+def group_free_nbytes() -> int | None:
+    """Returns what the groups around this process leave of their memory. None if none of them limits it."""
+    return min((max(0, limit - used) for limit, used in memory_limits()), default=None)
 
 
 def memory_limits() -> Iterator[tuple[int, int]]:
