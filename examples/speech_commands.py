@@ -38,7 +38,7 @@ def main() -> None:
     keras.utils.set_random_seed(1)
     crop = audio.RandomCrop(0.9, sample_rate=RATE)
     whole = audio.Decoding(RATE, mono=True, duration=0.9)
-    spectrogram = audio.Spectrogram(256, 128)
+    spectrogram = audio.Spectrogram(256, 128, mel_bands=32, sample_rate=RATE)
     with tempfile.TemporaryDirectory() as folder:
         write_words(Path(folder), 60)
         words = ps.from_files(f"{folder}/*/*.wav", labels="inferred")

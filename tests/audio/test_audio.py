@@ -164,6 +164,16 @@ def test_a_part_above_the_limit_is_refused_before_memory_is_taken():
         (lambda: audio.RandomCrop(1.0, sample_rate=None), r"crops have one size, so say how many samples a second"),
         (lambda: audio.RandomCrop(-1.0, sample_rate=8000), r"duration=-1\.0: a number of seconds"),
         (lambda: audio.Spectrogram(n_fft=400), r"Spectrogram\(\) has no argument n_fft=\. Here it is size="),
+        (lambda: audio.Spectrogram(mel_bands=0, sample_rate=8000), r"mel_bands=0, sample_rate=8000\): bands are 1 or"),
+        (
+            lambda: audio.Spectrogram(mel_bands=40),
+            r"sample_rate=None\): bands are 1 or more, and need to know how many",
+        ),
+        (lambda: audio.Spectrogram(n_mels=40), r"Spectrogram\(\) has no argument n_mels=\. Here it is mel_bands="),
+        (
+            lambda: audio.Spectrogram(400, mel_bands=128, sample_rate=16000),
+            r"band 0 lies between two of the 201 frequencies, and would have no power ever\. Use fewer bands, or",
+        ),
         (lambda: audio.Spectrogram(1), r"Spectrogram\(1, 160\): a frame has 2 samples or more, a hop 1"),
         (lambda: audio.Spectrogram()(STEREO), r"takes one channel of 400 samples or more, got the shape \(8000, 2\)"),
     ],
@@ -181,6 +191,22 @@ def test_a_spectrogram_is_the_transform_of_each_frame():
     found = audio.Spectrogram(64, 24)(samples)
     assert (found.shape, found.dtype) == ((40, 33), np.float32)
     np.testing.assert_allclose(found, want, atol=1e-3)
+
+
+def test_mel_bands_are_weighted_sums_of_the_power():
+    samples = np.random.default_rng(0).normal(size=1000)
+    power = np.exp(audio.Spectrogram(200, 80)(samples).astype(float)) - 1e-6
+    edges = [700 * (10 ** (each * mel(4000) / 6 / 2595) - 1) for each in range(7)]
+    assert mel(1000) == pytest.approx(1000, abs=0.1)
+    frequencies = np.arange(101) * 40
+    want = [power @ np.interp(frequencies, edges[band : band + 3], [0, 1, 0]) for band in range(5)]
+    found = audio.Spectrogram(200, 80, mel_bands=5, sample_rate=8000)(samples)
+    assert (found.shape, found.dtype) == ((11, 5), np.float32)
+    np.testing.assert_allclose(found, np.log(np.transpose(want) + 1e-6), atol=1e-3)
+
+
+def mel(frequency):
+    return 2595 * np.log10(1 + frequency / 700)
 
 
 def test_an_element_in_place_of_its_bytes_is_refused_with_the_cure():

@@ -18,6 +18,7 @@ SAME: Final = {
     "bucket_boundaries": "boundaries",
     "bucket_batch_sizes": "batch_sizes",
     "n_fft": "size",
+    "n_mels": "mel_bands",
     "win_length": "size",
     "hop_length": "hop",
 }
