@@ -1,5 +1,6 @@
 import contextlib
 import itertools
+import struct
 import threading
 
 import av
@@ -18,12 +19,12 @@ KINDS = [
 ]  # fmt: skip
 
 
-def written(path, count=COUNT, codec="libx264", size=(HEIGHT, WIDTH), gop=6, first=0, **options):
+def written(path, count=COUNT, codec="libx264", size=(HEIGHT, WIDTH), gop=6, first=0, rate=10, **options):
     """Writes a film in which each frame is unlike each other; with B-frames, if the codec has some."""
     height, width = size
     picture = np.cumsum(np.random.default_rng(first).integers(0, 3, (height, width, 3)), 0).astype(np.uint8)
     with av.open(str(path), "w") as file:
-        stream = file.add_stream(codec, rate=10, width=width, height=height, pix_fmt="yuv420p")
+        stream = file.add_stream(codec, rate=rate, width=width, height=height, pix_fmt="yuv420p")
         stream.codec_context.gop_size = gop
         stream.options = {"threads": "1", "x265-params": "log-level=none", **options}
         for number in range(count):
@@ -80,6 +81,130 @@ def test_frames_of_open_groups_are_decoded_from_the_key_frame_before_them(option
     path = written(tmp_path / "a.mp4", count=30, **options)
     frames, ds = decoded(path), ps.from_videos(path)
     assert all((ds[i]["frame"] == frames[i]).all() for i in (29, 11, 12, 5, 6, 7, 0, 17, 18))
+
+
+def assert_reads_as_pyav(path):
+    """Asserts that each frame is that of PyAV, from the first to the last, whichever was read before. Returns them."""
+    frames, ds = decoded(path), ps.from_videos(path)
+    assert len(ds) == len(frames)
+    opened = ds._node.data.selected(["frame"]).open()
+    for place in np.random.default_rng(1).permutation(len(frames)):
+        out = np.zeros((1, *frames.shape[1:]), np.uint8)
+        opened.gather([Read(np.array([place]), (out,), slice(0, 1), ())])
+        assert (out[0] == frames[place]).all()
+    opened.close()
+    return frames
+
+
+def test_frames_of_a_container_that_does_not_say_the_time_of_each_are_told_apart(tmp_path):
+    assert_reads_as_pyav(written(tmp_path / "a.mpg", 40, "mpeg1video", (64, 96), gop=8, rate=25))
+
+
+def test_numbers_of_a_palette_get_their_colours_after_a_seek(tmp_path):
+    path = tmp_path / "a.mov"
+    with av.open(str(path), "w") as file:
+        stream = file.add_stream("qtrle", rate=10, width=WIDTH, height=HEIGHT, pix_fmt="gray")
+        stream.codec_context.gop_size = 4
+        for number in range(12):
+            image = np.full((HEIGHT, WIDTH), 100 + 9 * number, np.uint8)
+            file.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="gray")))
+        file.mux(stream.encode())
+    assert ps.from_videos(path)[11]["frame"].min() == 199
+    assert_reads_as_pyav(path)
+
+
+@pytest.mark.parametrize("ending", ["ts", "mkv"])
+def test_frames_before_the_first_key_frame_of_a_part_of_a_film_are_left_out(ending, tmp_path):
+    path = written(tmp_path / "a.ts", 30, "mpeg2video", (64, 96), bf="2")
+    if ending == "ts":
+        content = path.read_bytes()
+        path.write_bytes(content[: 3 * 188] + content[len(content) // 188 // 3 * 188 :])
+    else:
+        with av.open(str(path)) as whole, av.open(str(tmp_path / "a.mkv"), "w") as part:
+            stream = part.add_stream_from_template(whole.streams.video[0])
+            packets = [packet for packet in whole.demux(video=0) if packet.size]
+            second = [number for number, packet in enumerate(packets) if packet.is_keyframe][1]
+            for packet in packets[second:]:
+                packet.stream = stream
+                part.mux(packet)
+        path = tmp_path / "a.mkv"
+    assert 10 < len(assert_reads_as_pyav(path)) < 30
+
+
+def boxes(content, begin=0, end=None, path=b""):
+    """The boxes of an MP4, by their paths: where they begin, and their sizes."""
+    found, end = {}, len(content) if end is None else end
+    while begin < end:
+        size, name = int.from_bytes(content[begin : begin + 4], "big"), content[begin + 4 : begin + 8]
+        found[path + name] = begin, size
+        if name in (b"moov", b"trak", b"edts"):
+            found |= boxes(content, begin + 8, begin + size, path + name + b".")
+        begin += size
+    return found
+
+
+def with_boxes(path, change):
+    """Changes the boxes in the head of an MP4 that lies behind its frames: `change` gives new content for some."""
+    content = path.read_bytes()
+    found = boxes(content)
+    for name, new in sorted(change(content, found).items(), key=lambda each: -found[each[0]][0]):
+        begin, size = found[name]
+        content = content[:begin] + new + content[begin + size :]
+        for depth in range(1, name.count(b".") + 1):
+            at, nbytes = found[name.rsplit(b".", depth)[0]]
+            content = content[:at] + struct.pack(">I", nbytes + len(new) - size) + content[at + 4 :]
+            found[name.rsplit(b".", depth)[0]] = at, nbytes + len(new) - size
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("spans", [[(13, 6)], [(4, 20)], [(0, 8)], [(0, 6), (18, 6)]])
+def test_a_film_of_which_an_edit_list_shows_a_part_is_whole(spans, tmp_path):
+    path = written(tmp_path / "a.mp4", 24, bf="2")  # 1,024 units a frame, from 2,048 on; 100 ms
+    edits = [struct.pack(">Iii", 100 * count, 2048 + 1024 * first, 0x10000) for first, count in spans]
+    new = struct.pack(">I4sII", 16 + 12 * len(edits), b"elst", 0, len(edits)) + b"".join(edits)
+    with_boxes(path, lambda content, found: {b"moov.trak.edts.elst": new})
+    assert len(assert_reads_as_pyav(path)) == sum(count for _, count in spans)
+    begin, size = boxes(path.read_bytes())[b"mdat"]
+    path.write_bytes(path.read_bytes()[: begin + size // 2] + bytes(16) + path.read_bytes()[begin + size :])
+    with pytest.raises(ps.SourceError, match=r"a\.mp4"):
+        len(ps.from_videos(path))
+
+
+def test_a_cover_before_the_pictures_is_passed_over(tmp_path):
+    path = written(tmp_path / "a.mp4", 4)
+    with av.open(str(path)) as whole, av.open(str(tmp_path / "b.mp4"), "w") as file:
+        film = file.add_stream_from_template(whole.streams.video[0])
+        cover = file.add_stream("mjpeg", width=16, height=16, pix_fmt="yuvj420p")
+        cover.disposition = av.stream.Disposition.attached_pic
+        image = av.VideoFrame.from_ndarray(np.zeros((16, 16, 3), np.uint8), format="rgb24")
+        image.pts = 0
+        file.mux([*cover.encode(image), *cover.encode()])
+        for packet in whole.demux(video=0):
+            packet.stream = film
+            if packet.size:
+                file.mux(packet)
+
+    def first(content, found):
+        (trak, size), (udta, nbytes) = found[b"moov.trak"], found[b"moov.udta"]
+        return {b"moov.trak": content[udta : udta + nbytes] + content[trak : trak + size], b"moov.udta": b""}
+
+    with_boxes(tmp_path / "b.mp4", first)
+    with av.open(str(tmp_path / "b.mp4")) as file:
+        assert file.streams.video[0].disposition & av.stream.Disposition.attached_pic
+    assert (ps.from_videos(tmp_path / "b.mp4")[3]["frame"] == decoded(path)[3]).all()
+
+
+def test_frames_that_were_dropped_from_an_avi_do_not_make_it_cut_off(tmp_path):
+    path = tmp_path / "a.avi"
+    with av.open(str(path), "w") as file:
+        stream = file.add_stream("mpeg4", rate=10, width=WIDTH, height=HEIGHT, pix_fmt="yuv420p")
+        for number in (0, 1, 4, 5):
+            image = av.VideoFrame.from_ndarray(np.full((HEIGHT, WIDTH, 3), 9 * number, np.uint8), format="rgb24")
+            image.pts = number
+            file.mux(stream.encode(image))
+        file.mux(stream.encode())
+    assert_reads_as_pyav(path)
+    assert [float(e["time"]) for e in ps.from_videos(path)] == pytest.approx([0, 0.1, 0.4, 0.5])
 
 
 def test_clips_of_frames_stay_in_their_film_and_each_frame_of_a_batch_is_decoded_once(tmp_path, monkeypatch):

@@ -2,15 +2,19 @@
 
 A frame is named by its time in the file. The packets of a file, which are read once and not decoded, say which times
 there are and which frames can be decoded alone: the key frames. A frame is decoded from the last key frame before it.
+Not every container says the times of all packets, and then FFmpeg counts others after a seek than from the beginning.
+So the packets behind a seek are compared with those of the one whole reading. Where they differ, and where pictures are
+numbers of a palette, which is read at the beginning alone, a frame is decoded from the beginning.
 
 Threads. Any number of threads may use an open source. A decoder belongs to the thread that took it.
 """
 
+import itertools
 import math
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, NamedTuple, final
@@ -45,6 +49,8 @@ _NO_ROWS: Final = np.empty(0, np.int64)
 _FRAMES_OF_DECODER: Final = 20
 """Frames that a decoder holds at most: 16 that others refer to, and those under way."""
 _MOST_PIXELS: Final = 1 << 27
+_NO_SEEK: Final = np.iinfo(np.int64).min
+"""In place of the time of a key frame: decode from the beginning of the file."""
 _NAMES: Final = ("frame", "time", "video")
 
 Path = str | os.PathLike[str]
@@ -74,9 +80,11 @@ def from_videos(
     a.mp4 -g 8 b.mp4`. Order in a file costs nothing more: `shuffle(window=)` keeps it nearly.
 
     Random access: yes. Order: that of the given paths, and of time; the files of a pattern by name. Threads decode side
-    by side. Memory: 24 bytes a frame in each process; one decoder of some 20 frames for each worker, with 4 MiB of its
+    by side. Memory: 32 bytes a frame in each process; one decoder of some 20 frames for each worker, with 4 MiB of its
     file behind a URL; 64 MiB of others that wait, or four if they are larger; and 256 MiB of frames for later batches.
-    A rotation that the file asks for is not applied.
+    A rotation that the file asks for is not applied. Frames before the first key frame that cannot be decoded, as in
+    parts of recordings, are left out. Those of MPEG program streams (`.mpg`, `.vob`) and those with a palette are
+    decoded from the beginning of the file each time; convert such films before: `ffmpeg -i a.mpg a.mp4`.
 
     PyAV before version 17, which LeRobot asks for, reads MP4, MOV, Matroska and WebM here, and no other container.
 
@@ -146,17 +154,19 @@ def _is_old() -> bool:
 
 
 @contextmanager
-def _opened(file: File, *, is_read_whole: bool = False) -> Iterator[tuple[Any, Any]]:
-    """Opens a film: its container, and its first stream of pictures."""
+def _opened(file: File, *, is_read_whole: bool = False, **options: str) -> Iterator[tuple[Any, Any]]:
+    """Opens a film: its container, and its first stream of pictures that is no cover."""
     import av
+    from av.stream import Disposition
 
     with file.stream() if is_read_whole else file.scan() as data:
         # FFmpeg gets bytes and no name, and so opens no other file.
-        options = {"format_whitelist": _SAFE_FORMATS if _is_old() else _FORMATS, "protocol_whitelist": "none"}
+        options |= {"format_whitelist": _SAFE_FORMATS if _is_old() else _FORMATS, "protocol_whitelist": "none"}
         with av.open(data, options=options, metadata_errors="replace") as container:
-            if not container.streams.video:
+            films = (each for each in container.streams.video if not each.disposition & Disposition.attached_pic)
+            stream = next(films, None)
+            if stream is None:
                 raise SourceError(f"{file.url} has no pictures, only {len(container.streams)} other streams.")
-            stream = container.streams.video[0]
             if stream.codec_context is None:
                 raise SourceError(f"{file.url}: its pictures are of a kind that PyAV has no decoder for.")
             stream.codec_context.options = {"max_pixels": str(_MOST_PIXELS)}
@@ -177,42 +187,94 @@ def _head(file: File) -> tuple[int, int]:
 
 
 def _frames_of(file: File) -> Arrays:
-    """Finds the frames of a file: `times` in units of `base`, in order; and for each the place of its key frame.
+    """Finds the frames of a file.
+
+    Returns:
+        `times` in units of `base`, in order; for each the time to seek, and the place of its key frame; and the marks
+        of all packets, as they follow one another.
 
     Raises:
         SourceError: It is damaged, or frames have no times.
     """
     times: list[int] = []
     starts: list[tuple[int, int]] = []
-    count = 0
+    marks: list[int] = []
     with _named(file), _opened(file, is_read_whole=True) as (container, stream):
-        said, base = stream.frames, stream.time_base
+        said, base, kind = stream.frames, stream.time_base, container.format.name
         # AVI has no times: FFmpeg counts packets, which are in another order than frames.
-        is_untimed = container.format.name == "avi" and stream.codec_context.has_b_frames
+        is_untimed = kind == "avi" and stream.codec_context.has_b_frames
         for packet in container.demux(stream):
-            if packet.size == 0 and packet.pts is None:
-                continue  # the mark of the end
-            count += 1
+            if _is_end(packet):
+                continue
             if packet.pts is None or packet.is_corrupt or is_untimed:
                 fault = "is damaged" if packet.is_corrupt else "does not say at which time it is shown"
                 raise SourceError(
-                    f"{file.url}: frame {count - 1} {fault}, so frames cannot be read by their numbers. Write it anew: "
-                    "ffmpeg -i FILE new.mp4."
+                    f"{file.url}: frame {len(marks)} {fault}, so frames cannot be read by their numbers. Write it "
+                    "anew: ffmpeg -i FILE new.mp4."
                 )
+            marks.append(_mark(packet))
             if packet.is_keyframe:
                 starts.append((packet.pts, packet.pts if packet.dts is None else packet.dts))
             if not packet.is_discard:
                 times.append(packet.pts)
+        has_palette = stream.codec_context.pix_fmt == "pal8"
+    count = len(marks)
+    if count < said and kind == "avi":
+        count = max(times, default=-1) + 1  # frames that were dropped have times, and no packets
+    if count < said and kind.startswith("mov"):
+        count = _packet_count(file)
     if count < said:
         raise SourceError(f"{file.url} is cut off: it has {count:,} frames, and its head says {said:,}.")
     shown, keys = np.sort(np.array(times, np.int64)), np.array(sorted(starts), np.int64).reshape(-1, 2)
+    if len(keys) and len(shown) and shown[0] < keys[0, 0]:
+        shown = shown[shown >= _first_time(file, int(keys[0, 0]))]
     if not len(shown) or not len(keys) or not base:
         raise SourceError(f"{file.url} has no frame that can be decoded.")
     if (shown[1:] == shown[:-1]).any():
         raise SourceError(f"{file.url} has two frames at one time, so they cannot be told apart. Write it anew.")
+    if has_palette:
+        keys = np.array([[keys[0, 0], _NO_SEEK]])
     place = np.maximum(np.searchsorted(keys[:, 0], shown, "right") - 1, 0)
-    base = np.array([base.numerator, base.denominator], np.int64)
-    return {"times": shown, "seeks": keys[place, 1], "firsts": np.searchsorted(shown, keys[place, 0]), "base": base}
+    return {
+        "times": shown,
+        "seeks": keys[place, 1],
+        "firsts": np.searchsorted(shown, keys[place, 0]),
+        "marks": np.array(marks, np.int64),
+        "base": np.array([base.numerator, base.denominator], np.int64),
+    }
+
+
+def _is_end(packet: Any) -> bool:
+    """Whether a packet is the mark of the end."""
+    return packet.size == 0 and packet.pts is None
+
+
+def _mark(packet: Any) -> int:
+    """What tells a packet from those around it: its time and its size, in 63 bits."""
+    return int((packet.pts << 24 ^ packet.size) & (1 << 63) - 1)
+
+
+def _packet_count(file: File) -> int:
+    """The packets of an MP4 or MOV, with those that its edit list leaves out."""
+    with _named(file), _opened(file, is_read_whole=True, ignore_editlist="1") as (container, stream):
+        return sum(not _is_end(packet) for packet in container.demux(stream))
+
+
+def _first_time(file: File, key: int) -> int:
+    """The time of the first frame that can be decoded, in a file in which some are shown before the first key frame.
+
+    They need frames that are not there if the film was cut out of a longer one. Otherwise they are sound.
+    """
+    with _named(file), _opened(file) as (container, stream):
+        for packet in _from_key(container.demux(stream)):
+            for frame in packet.decode():
+                return key if frame.pts is None else min(int(frame.pts), key)
+    return key
+
+
+def _from_key(packets: Iterable[Any]) -> Iterator[Any]:
+    """Packets from the first key frame on."""
+    return itertools.dropwhile(lambda packet: not packet.is_keyframe, packets)
 
 
 class VideoIndex(NamedTuple):
@@ -256,7 +318,7 @@ class VideoSource(FilesSource):
         """The frames. Reads what was kept, or each file."""
 
         def found(file: File) -> Arrays:
-            return kept(file, "video", self.cache_dir, lambda: _frames_of(file))
+            return kept(file, "frames", self.cache_dir, lambda: _frames_of(file))
 
         arrays = list(for_each(self.files, found))
         return VideoIndex(bounds_of(len(each["times"]) for each in arrays), arrays)
@@ -564,17 +626,18 @@ class _Decoder:
         self._source = source
         self._file = source.files[number]
         self._times, self._seeks, self._firsts = (found[name] for name in ("times", "seeks", "firsts"))
-        self._context = _opened(self._file)
+        self._marks = found["marks"]
         self._reformatter = VideoReformatter()
         self._at = -1
         """The frame that was decoded last."""
+        self._frames: Iterator[Any] = iter(())
+        self._context: AbstractContextManager[Any] = nullcontext()
         with _named(self._file):
-            self._container, self._stream = self._context.__enter__()
-        self._frames: Iterator[Any] = self._container.decode(self._stream)
+            self._begin()
 
     def close(self) -> None:
         """Closes the file."""
-        del self._frames
+        self._frames = iter(())  # before the file that it reads
         self._context.__exit__(None, None, None)
 
     def frame(self, place: int) -> Frame:
@@ -588,15 +651,37 @@ class _Decoder:
                 self._seek(int(self._seeks[place]))
             found = self._decoded(place)
             if found is None:  # a key frame after which not everything can be decoded, as in some streams
-                self._seek(int(self._seeks[0]))
+                self._begin()
                 found = self._decoded(place)
             if found is None or found.is_corrupt:
                 raise SourceError(f"{self._file.url} is damaged: its frame {place} cannot be decoded.")
             return self._as_rgb(found, place)
 
+    def _begin(self) -> None:
+        """Opens the file anew, which forgets everything."""
+        self.close()
+        self._context = _opened(self._file)
+        self._container, self._stream = self._context.__enter__()
+        self._frames, self._at = self._decode(), -1
+
     def _seek(self, time: int) -> None:
+        if time == _NO_SEEK:
+            self._begin()
+            return
         self._container.seek(time, stream=self._stream, backward=True, any_frame=False)
-        self._frames, self._at = self._container.decode(self._stream), -1
+        self._frames, self._at = self._decode(), -1
+
+    def _decode(self) -> Iterator[Any]:
+        """Decodes from the next key frame on, until a packet is not the one that the file has there."""
+        following: Iterator[np.int64] | None = None
+        for packet in _from_key(self._container.demux(self._stream)):
+            if not _is_end(packet):
+                mark = -1 if packet.pts is None else _mark(packet)
+                if following is None:
+                    following = iter(self._marks[np.argmax(self._marks == mark) :])
+                if next(following, -1) != mark:
+                    return
+            yield from packet.decode()
 
     def _decoded(self, place: int) -> Any:
         """Decodes on to a frame; None if it does not come."""
