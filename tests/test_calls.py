@@ -239,4 +239,5 @@ METHODS = [
 def test_help_begins_with_a_signature_that_a_user_can_read(name: str, value: Any) -> None:
     text = str(inspect.signature(value))
     assert not re.search(r"<|\b_\w|numpy\._|penstock\.\w+\.", text), text
-    assert text in pydoc.plain(pydoc.render_doc(value))
+    shown = re.sub(r"[|\s]", "", pydoc.plain(pydoc.render_doc(value))).replace(",)", ")")  # over several lines or not
+    assert re.sub(r"[|\s]", "", text).replace(",)", ")") in shown

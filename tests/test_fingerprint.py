@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.base._fingerprint import NoFingerprintError, fingerprint, fingerprints
+from penstock.base import _fingerprint
+from penstock.base._fingerprint import OWN_VERSION, NoFingerprintError, fingerprint, fingerprints
 from penstock.plan._fingerprint import change, fingerprint_of, table
 from penstock.sources._openfile import File
 
@@ -409,6 +410,8 @@ def test_a_change_is_told_in_words() -> None:
     ("url", "expected"),
     [("/data/a.tar", "bf7eb52eacaded029113a508c6b004bf"), ("web://a/b", "2cd09d3429924229886d71d882972777")],
 )
-def test_a_file_keeps_the_fingerprint_by_which_caches_on_disk_know_it(url, expected):
+def test_a_file_keeps_the_fingerprint_by_which_caches_on_disk_know_it(url, expected, monkeypatch):
     """What a file says to pickle for workers (`__reduce_ex__`) is no part of it."""
+    versions = {"penstock": OWN_VERSION, "copyreg": "3.11"}  # which Python's version is part of
+    monkeypatch.setattr(_fingerprint, "_version", lambda module: versions[module.partition(".")[0]])
     assert fingerprint(File(url, 100, "1")) == expected

@@ -417,7 +417,7 @@ def test_types_are_the_least_that_hold_every_row(tmp_path, monkeypatch):
     with pytest.raises(ps.SourceError, match=r"a\.jsonl line 101 does not fit .*0\.5"):
         ps.from_jsonl(path, columns=["x"], dtypes={"x": "int64"})[100]
     texts = ["x,n,t", *(f"{i},,2020-01-0{i % 9 + 1}" for i in range(100)), "0.5,7,2020-01-01 10:00:00", "1,,"]
-    ds = ps.from_csv(written(tmp_path / "a.csv", *texts), fill_null={"n": -1, "t": np.datetime64("NaT")})
+    ds = ps.from_csv(written(tmp_path / "a.csv", *texts), fill_null={"n": -1, "t": np.datetime64("NaT", "s")})
     assert {name: spec.dtype for name, spec in ds.element_spec.items()} == {"x": "f8", "n": "i8", "t": "M8[s]"}
     assert tuple(ds[100].values()) == (0.5, 7, np.datetime64("2020-01-01T10:00:00"))
     ds = ps.from_csv(written(tmp_path / "a.csv", "x,is", *(f"{i % 2},{i % 2}" for i in range(100)), "b,true"))

@@ -1,6 +1,7 @@
 """Columns of tables with nulls, structs and lists, in Parquet and Arrow files."""
 
 import datetime as dt
+import warnings
 
 import numpy as np
 import pytest
@@ -13,6 +14,9 @@ pytest.importorskip("pyarrow.parquet")
 
 from tests.formats.test_parquet import dataset, saved  # noqa: E402  # it needs pyarrow
 
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # NumPy 2.5 wants a unit
+    NO_TIME = np.datetime64("NaT")
 KINDS = ["a.arrow", "lz4.arrow", "a.parquet"]
 NESTED = [
     {
@@ -110,7 +114,7 @@ VALUES = {
     "digest": (pa.array([b"ab", None], pa.binary(2)), {"fill_null": 1}, np.array([1, 1], "u1")),
     "time": (
         pa.array([dt.datetime(2020, 1, 1), None]),
-        {"fill_null": np.datetime64("NaT")},
+        {"fill_null": NO_TIME},
         np.datetime64("NaT", "us"),
     ),
     "day": (

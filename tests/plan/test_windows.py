@@ -327,6 +327,18 @@ def test_offsets_over_a_stream_are_refused():
         ps.from_generator(lambda: iter([{"x": 1}])).windows({"x": [0]})
 
 
+def test_none_stays_none_with_offsets_and_without():
+    ds = ps.range(3).map(lambda x: {"none": None, "x": x, "y": {"none": None, "x": x}})
+    ds = ds.windows({"none": [0, 1], "y": [0, -1]}).batch(3)
+    with ds.loader(executor="threads") as loader:
+        for batch in (ds[0], *loader):
+            assert (batch["none"], batch["y"]["none"], batch["x"].tolist()) == (None, None, [0, 1, 2])
+            assert batch["y"]["x"].tolist() == [[0, 0], [1, 0], [2, 1]]
+            pads = batch["is_pad"]
+            assert pads["none"].tolist() == [[False, False], [False, False], [False, True]]
+            assert pads["y"].tolist() == [[False, True], [False, False], [False, False]]
+
+
 def test_a_value_whose_shape_varies_may_stay_without_offsets_but_has_none():
     ragged = ps.zip(
         {"x": ps.range(4), "words": ps.range(4).map(np.arange, element_spec=ps.ArraySpec((None,), "int64"))}

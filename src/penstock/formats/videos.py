@@ -146,11 +146,11 @@ def _named(file: File, frame: int | None = None) -> Iterator[None]:
         ) from error
 
 
-def _is_old() -> bool:
-    """Whether PyAV is older than 17."""
+def _version() -> int:
+    """That of PyAV, of which the first number tells what it can do."""
     import av
 
-    return int(av.__version__.partition(".")[0]) < 17
+    return int(av.__version__.partition(".")[0])
 
 
 @contextmanager
@@ -161,8 +161,10 @@ def _opened(file: File, *, is_read_whole: bool = False, **options: str) -> Itera
 
     with file.stream() if is_read_whole else file.scan() as data:
         # FFmpeg gets bytes and no name, and so opens no other file.
-        options |= {"format_whitelist": _SAFE_FORMATS if _is_old() else _FORMATS, "protocol_whitelist": "none"}
-        with av.open(data, options=options, metadata_errors="replace") as container:
+        options |= {"format_whitelist": _SAFE_FORMATS if _version() < 17 else _FORMATS, "protocol_whitelist": "none"}
+        # Titles that are no text are no error, and from 19 on PyAV takes them of itself.
+        errors: Any = {"metadata_errors": "replace"} if _version() < 19 else {}
+        with av.open(data, options=options, **errors) as container:
             films = (each for each in container.streams.video if not each.disposition & Disposition.attached_pic)
             stream = next(films, None)
             if stream is None:
@@ -621,7 +623,7 @@ class _Decoder:
         from av.video.reformatter import VideoReformatter
 
         # Older versions scale on one thread, and cannot be asked to.
-        self._scaling_options: dict[str, Any] = {} if _is_old() else {"threads": 1}
+        self._scaling_options: dict[str, Any] = {} if _version() < 17 else {"threads": 1}
         self.number = number
         self._source = source
         self._file = source.files[number]
