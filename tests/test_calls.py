@@ -127,11 +127,38 @@ def test_text_of_an_unknown_argument(name: str, tmp_path: Path, monkeypatch: pyt
         (ps, "ConcatDataset", r"penstock\.concatenate\(datasets\)\."),
         (ps.range(3), "group_by_window", r"bucket_by_length\(key, boundaries, batch_sizes\)\."),
         (ps.range(3), "snapshot", r"cache\(path\), or materialize\(path\)\."),
+        (ps.range(3), "load_state_dict", r"a loader has it, .*, and later loader\.set_state\(state\)\."),
+        (ps.range(3), "report", r"a loader has it, loader = ds\.loader\(\), .*"),
+        (ps, "from_netcdf", r"penstock\.from_xarray\(xarray\.open_dataset\(path\), 'time'\), .*"),
+        (ps.image, "RandomCrop", r"crop\(\)\."),
+        (ps.image, "horizontal_flip", r"flip\(\)\."),
+        (ps.audio, "load", r"decode\(path, .*"),
     ],
 )
 def test_names_of_other_libraries_are_answered(of: object, name: str, cure: str) -> None:
     with pytest.raises(AttributeError, match=rf"has no .*{name}'.*: {cure}$"):
         getattr(of, name)
+
+
+def test_names_that_a_module_lacks_are_plain_errors() -> None:
+    for module in (ps.image, ps.audio):
+        with pytest.raises(AttributeError, match=rf"^{module.__name__} has no 'nothing'\.$"):
+            module.nothing  # noqa: B018
+        assert not hasattr(module, "__wrapped__")
+
+
+def test_a_loader_answers_what_belongs_to_its_dataset() -> None:
+    with ps.range(3).loader(executor="inline") as loader:
+        for name, cure in [
+            ("load_state_dict", r"set_state\(state\)"),
+            ("map", r"steps come before it, .*"),
+            ("to_torch", r"the dataset has it, .*"),
+        ]:
+            with pytest.raises(AttributeError, match=rf"^A loader has no '{name}': {cure}\.$"):
+                getattr(loader, name)
+        with pytest.raises(ps.ArgumentTypeError, match=r"so it has no \[1\]\. The dataset has one batch .*: ds\[i\]"):
+            loader[1]
+        assert not hasattr(loader, "nothing")
 
 
 @pytest.mark.framework
@@ -158,6 +185,15 @@ def test_other_type_errors_pass_as_they_are(tmp_path: Path) -> None:
     assert caught.value is error
     with pytest.raises(TypeError, match=r"missing 1 required positional argument: 'size'"):
         ps.range(3).padded_batch()  # type: ignore[call-arg]
+
+
+def test_missing_arguments_that_newcomers_leave_out_are_named() -> None:
+    with pytest.raises(ps.ArgumentTypeError, match=r"join\(\) needs on=, the key: join\(other, on='id'\)"):
+        ps.range(3).join(ps.range(3))  # type: ignore[call-arg]
+    with pytest.raises(ps.ArgumentTypeError, match=r"crop\(\) needs a height and a width: crop\(64, 64\)"):
+        ps.image.crop((64, 64))  # type: ignore[call-arg, arg-type]
+    with pytest.raises(ps.ArgumentTypeError, match=r"rotate\(\) has no argument angle=\. It takes degrees\."):
+        ps.image.rotate(angle=3)  # type: ignore[call-arg]
 
 
 def test_signatures_are_those_that_were_written() -> None:

@@ -6,12 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Self, TypeVar, TypeVarTuple, final
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, TypeVarTuple, final
 
 from penstock._progress import Progress
-from penstock.base._arguments import NoArray
+from penstock.base._arguments import NoArray, refuse_attribute
 from penstock.base._errors import (
     ArgumentError,
+    ArgumentTypeError,
     ElementError,
     LoaderError,
     MemoryLimitError,
@@ -22,6 +23,7 @@ from penstock.base._errors import (
     UnknownLengthError,
     WorkerError,
 )
+from penstock.base._foreign_words import OF_LOADER
 from penstock.base._tracebacks import shorten
 from penstock.base._traffic import Traffic
 from penstock.base._tree import Tree
@@ -131,6 +133,18 @@ class Loader(NoArray):
         self._lock_holder = 0
         self._pid = os.getpid()
         """The process that holds the lock, if one does."""
+
+    if not TYPE_CHECKING:  # type checkers name a wrong attribute themselves
+
+        def __getattr__(self, name: str) -> NoReturn:
+            refuse_attribute(self, name, "A loader", OF_LOADER)
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        """Refuses: a loader gives batches one after the other."""
+        raise ArgumentTypeError(
+            f"A loader gives batches one after the other, so it has no [{index!r}]. The dataset has one batch by its "
+            "number: ds[i]."
+        )
 
     # Delivery.
 

@@ -162,12 +162,16 @@ def test_a_part_above_the_limit_is_refused_before_memory_is_taken():
         (lambda: audio.Decoding(offset=-1), r"offset=-1: a number of seconds is needed, from 0 on"),
         (lambda: audio.Decoding(duration=np.inf), r"duration=inf: a number of seconds"),
         (lambda: audio.RandomCrop(1.0, sample_rate=None), r"crops have one size, so say how many samples a second"),
+        (
+            lambda: audio.RandomCrop(1.0, sample_rate=8000)(b""),
+            r"called without a generator\. Use random_map\(lambda e",
+        ),
         (lambda: audio.RandomCrop(-1.0, sample_rate=8000), r"duration=-1\.0: a number of seconds"),
         (lambda: audio.Spectrogram(n_fft=400), r"Spectrogram\(\) has no argument n_fft=\. Here it is size="),
         (lambda: audio.Spectrogram(mel_bands=0, sample_rate=8000), r"mel_bands=0, sample_rate=8000\): bands are 1 or"),
         (
             lambda: audio.Spectrogram(mel_bands=40),
-            r"sample_rate=None\): bands are 1 or more, and need to know how many",
+            r"sample_rate=None\): bands are 1 or more, and need the samples a second",
         ),
         (lambda: audio.Spectrogram(n_mels=40), r"Spectrogram\(\) has no argument n_mels=\. Here it is mel_bands="),
         (

@@ -9,9 +9,13 @@
 design/0033 says why these libraries.
 """
 
+import sys as _sys
+import typing as _typing
+
 from penstock.audio._decode import AudioError, Decoding, RandomCrop, decode
 from penstock.audio._spectrogram import Spectrogram
-from penstock.base._arguments import explained
+from penstock.base._arguments import explained as _explained, refuse_attribute as _refuse_attribute
+from penstock.base._foreign_words import OF_SOUND as _OF_SOUND
 
 __all__ = ["AudioError", "Decoding", "RandomCrop", "Spectrogram", "decode"]
 
@@ -19,5 +23,9 @@ for _name in (AudioError, Decoding, RandomCrop, Spectrogram, decode):
     # Reprs, docs and pickles say `penstock.audio.Decoding`, and not the private module.
     _name.__module__ = "penstock.audio"
 for _name in (Decoding, RandomCrop, Spectrogram):
-    _name.__init__ = explained(_name.__init__)  # type: ignore[method-assign]
+    _name.__init__ = _explained(_name.__init__)  # type: ignore[method-assign]
 del _name
+
+
+def __getattr__(name: str) -> _typing.NoReturn:
+    _refuse_attribute(_sys.modules[__name__], name, "penstock.audio", _OF_SOUND)

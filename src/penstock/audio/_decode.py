@@ -130,8 +130,18 @@ class RandomCrop:
         """As that of `Decoding`."""
         return True
 
-    def __call__(self, data: Data, rng: np.random.Generator) -> Sound:
-        """Returns the part in a new array. Raises as `Decoding`."""
+    def __call__(self, data: Data, rng: np.random.Generator | None = None) -> Sound:
+        """Returns the part in a new array.
+
+        Raises:
+            ArgumentError: There is no generator.
+            AudioError: As `Decoding`.
+        """
+        if rng is None:
+            raise ArgumentError(
+                f"{self!r} draws random numbers, and was called without a generator. Use random_map(lambda e, rng: "
+                "crop(e['bytes'], rng)). For one place in all epochs: Decoding(offset=, duration=)."
+            )
 
         def first(frames: int, count: int, rate: int) -> int:
             return int(rng.integers(0, max(0, frames - count), endpoint=True))

@@ -53,7 +53,7 @@ class Spectrogram:
         if (as_int(self.mel_bands) or 0) < 1 or (as_int(self.sample_rate) or 0) < 1:
             raise ArgumentError(
                 f"Spectrogram(mel_bands={self.mel_bands!r}, sample_rate={self.sample_rate!r}): bands are 1 or more, "
-                "and need to know how many samples a second there are."
+                "and need the samples a second: give the sample_rate= of the Decoding before."
             )
         if not self._weights.any(axis=0).all():
             empty = int(np.argmin(self._weights.any(axis=0)))

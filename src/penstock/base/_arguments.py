@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 import numpy as np
 
 from penstock.base._errors import ArgumentError, ArgumentTypeError, PenstockError, SourceError, type_of
-from penstock.base._foreign_words import ARGUMENTS, CURES, NAMES, SAME, SEVERAL_IN_ONE
+from penstock.base._foreign_words import ARGUMENTS, NAMES, SAME, SEVERAL_IN_ONE, TOO_FEW, TOO_MANY
 from penstock.base._tracebacks import shorten
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -161,9 +161,10 @@ def _misuse(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        is_missing, given_count = "missing" in str(error), len(args) - ("self" in signature.parameters)
-        if name in CURES and is_missing == (name == "mix"):
-            return f"{name}() {CURES[name]}"
+        given_count = len(args) - ("self" in signature.parameters)
+        cures = TOO_FEW if "missing" in str(error) else TOO_MANY
+        if name in cures:
+            return f"{name}() {cures[name]}"
         if len(places) == 1 and places[0] in SEVERAL_IN_ONE and given_count > 1:
             return f"{name}() takes one tuple of them, not {given_count} arguments: {name}((a, b))."
         if by_name and given_count > len(places):

@@ -5,6 +5,9 @@
 release the GIL for all but some tens of microseconds an image.
 """
 
+from inspect import isfunction
+
+from penstock.base._arguments import explained
 from penstock.distort._convert import normalize, one_hot, to_float
 from penstock.distort._distortion import Distortion, compose, frozen, one_of, sometimes
 from penstock.distort._geometry import (
@@ -72,4 +75,6 @@ __all__ = [
 for _name in __all__:
     # Reprs, docs and pickles say `penstock.image.Distortion`, and not the private module.
     globals()[_name].__module__ = "penstock.image"
+    if isfunction(globals()[_name]):
+        globals()[_name] = explained(globals()[_name])
 del _name

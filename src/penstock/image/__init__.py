@@ -10,9 +10,12 @@ Decoding: `_decode` turns the bytes of a file into an array. `_formats` reads he
 when one is asked for.
 """
 
+import sys as _sys
 import typing as _typing
 
+from penstock.base._arguments import refuse_attribute as _refuse_attribute
 from penstock.base._extensions import IMAGE as _IMAGE, found as _found
+from penstock.base._foreign_words import OF_IMAGES as _OF_IMAGES
 from penstock.image._decode import Decoding, decode
 from penstock.image._formats import ImageError
 from penstock.image._opencv import OpenCVMissingError, SimpleJPEGMissingError
@@ -110,6 +113,9 @@ def __getattr__(name: str) -> _typing.Any:
     """Imports the distortions when one is first asked for, also those of other packages."""
     value = None if name.startswith("_") else _found(_IMAGE, name)
     if value is None:
-        raise AttributeError(f"module 'penstock.image' has no attribute {name!r}")
+        plain = name.replace("_", "").lower().removeprefix("random")
+        ours = next((each for each in __all__ if each.replace("_", "") == plain), None)
+        cure = f"{ours}()" if ours else _OF_IMAGES.get(plain, "")
+        _refuse_attribute(_sys.modules[__name__], name, "penstock.image", {name: cure})
     globals()[name] = value
     return value
