@@ -14,6 +14,16 @@ def children() -> set[int]:
     return {process for process, parent in _parents().items() if parent == os.getpid()}
 
 
+def worker_processes() -> set[int]:
+    """Returns the living worker processes: others may be there, such as the resource tracker of `multiprocessing`."""
+    found = set()
+    for process in children():
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if b"penstock worker" in Path(f"/proc/{process}/cmdline").read_bytes():
+                found.add(process)
+    return found
+
+
 def shared_names() -> set[str]:
     """Returns the names of named shared memory; empty without `/dev/shm`."""
     return {path.name for path in Path("/dev/shm").glob("*")}

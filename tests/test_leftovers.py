@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import penstock as ps
-from tests.leftovers import children, not_of_others, shared_names
+from tests.leftovers import not_of_others, shared_names, worker_processes
+from tests.waits import DEADLINE_S
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc and /dev/shm")
@@ -28,7 +29,7 @@ def test_a_name_in_shared_memory_that_a_foreign_process_has_open_is_no_leftover(
             assert not_of_others({name}) == set()
             process.stdin.write("end\n")
             process.stdin.flush()
-            assert select.select([ended], [], [], 60)[0]
+            assert select.select([ended], [], [], DEADLINE_S)[0]
             os.close(ended)
             assert not_of_others({name}) == {name}
         finally:
@@ -38,9 +39,9 @@ def test_a_name_in_shared_memory_that_a_foreign_process_has_open_is_no_leftover(
 @pytest.mark.slow
 @pytest.mark.usefixtures("workers_stay", "leaves_nothing_behind")
 def test_a_shared_worker_that_was_replaced_is_no_leftover() -> None:
-    before = children()
+    before = worker_processes()
     os.kill(max(before), signal.SIGKILL)
     with ps.range(8).loader("processes", workers=2) as loader:
         assert [int(each) for each in loader] == [*range(8)]
-    while children() == before or len(children()) < 2:
+    while worker_processes() == before or len(worker_processes()) < 2:
         select.select([], [], [], 0.01)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.testing._assertions import child_processes
 from tests.adapters.keras_models import arrays, assert_same, delivered, recording_model
 from tests.faults.programs import Program
+from tests.leftovers import worker_processes
+from tests.waits import PROGRAM_S
 
 pytestmark = [pytest.mark.keras, pytest.mark.faults, pytest.mark.slow]
 
@@ -38,7 +39,7 @@ def descriptors():
 def settle(most=1 << 20):
     # Threads and processes that were asked to end do so within a moment. So do descriptors: a thread that is about to
     # begin has no identity yet, and then it ends what was begun.
-    ends_at = time.monotonic() + 60
+    ends_at = time.monotonic() + 120
     while True:
         gc.collect()
         # One without an identity was struck before it began: Python keeps it among those that are about to.
@@ -119,7 +120,7 @@ print('done', interrupted, flush=True)
 
 def test_ctrl_c_at_many_moments_of_fit_leaves_a_usable_interpreter(start: Callable[..., Program]) -> None:
     program = start(FITS, arguments=[str(COUNT)])
-    status, out, err = program.wait(deadline_s=240)
+    status, out, err = program.wait(deadline_s=PROGRAM_S)
     assert status == 0, err
     assert out.startswith("done")
 
@@ -129,14 +130,14 @@ def test_fit_goes_on_when_a_worker_is_killed() -> None:
 
     class Killer(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            for process in child_processes() if batch in (2, 9) else ():
+            for process in worker_processes() if batch in (2, 9) else ():
                 os.kill(process, signal.SIGKILL)
 
     x = np.arange(128, dtype=np.float32).reshape(64, 2)
     dataset = ps.from_arrays((x, x[:, :1])).shuffle(1).map(lambda pair: (pair[0] + 1, pair[1])).batch(4)
-    adapter, model, before = dataset.to_keras(workers=2), recording_model(), child_processes()
+    adapter, model, before = dataset.to_keras(workers=2), recording_model(), worker_processes()
     model.fit(adapter, epochs=2, verbose=0, callbacks=[Killer()])
     assert "was killed by signal 9" in adapter.loader.report().note
     adapter.loader.close()
-    assert child_processes() <= before
+    assert worker_processes() <= before
     assert_same(arrays(model.trained), delivered(dataset, 2))

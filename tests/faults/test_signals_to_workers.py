@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.testing._assertions import child_processes
 from penstock.testing._shared import SharedLog
-from tests.faults.programs import DEADLINE_S, await_end
-from tests.leftovers import not_of_others, shared_names
+from tests.faults.programs import await_end
+from tests.leftovers import not_of_others, shared_names, worker_processes
+from tests.waits import DEADLINE_S
 
 pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("leaves_nothing_behind")]
 
@@ -45,7 +45,7 @@ class Traced:
         return [int(pid) for pid in self._log.values()]
 
     def last_alive(self) -> int | None:
-        alive = child_processes()
+        alive = worker_processes()
         return next((pid for pid in reversed(self.pids()) if pid in alive), None)
 
 
@@ -125,7 +125,7 @@ def test_a_worker_that_is_killed_by_any_signal_is_replaced(oracle: list[Any]) ->
 
     def living() -> int | None:
         """A worker that was not killed yet: the last one that ran the function, if it is one of them."""
-        alive = [pid for pid in child_processes() if pid not in killed]
+        alive = [pid for pid in worker_processes() if pid not in killed]
         return next((pid for pid in [*reversed(traced.pids()), *alive] if pid in alive), None)
 
     def after(batch: int) -> None:
@@ -140,7 +140,7 @@ def test_a_worker_that_is_killed_by_any_signal_is_replaced(oracle: list[Any]) ->
         assert_epoch(loader, oracle, after)
         assert len(killed) == len(moments)
         ends_at = time.monotonic() + DEADLINE_S  # the epoch may end before the last one is replaced
-        while len([pid for pid in child_processes() if pid not in killed]) != 2:
+        while len([pid for pid in worker_processes() if pid not in killed]) != 2:
             assert time.monotonic() < ends_at
             time.sleep(0.01)
 
@@ -148,7 +148,7 @@ def test_a_worker_that_is_killed_by_any_signal_is_replaced(oracle: list[Any]) ->
 def test_all_workers_killed_at_once_are_replaced(oracle: list[Any]) -> None:
     def after(batch: int) -> None:
         if batch % 100 == 50:
-            for pid in child_processes():
+            for pid in worker_processes():
                 os.kill(pid, signal.SIGKILL)
 
     with batches_of(Traced()).loader(executor="processes", workers=3) as loader:
@@ -158,7 +158,7 @@ def test_all_workers_killed_at_once_are_replaced(oracle: list[Any]) -> None:
 def test_workers_killed_while_nobody_asks_are_replaced_too(oracle: list[Any]) -> None:
     with batches_of(Traced()).loader(executor="processes", workers=2) as loader:
         next(iter(loader))
-        for pid in child_processes():
+        for pid in worker_processes():
             os.kill(pid, signal.SIGKILL)
             await_end([pid])
         loader.set_state(loader.get_state() | {"epoch": 0, "position": 0})
@@ -195,7 +195,7 @@ def test_a_worker_that_is_stopped_between_two_units_changes_nothing(oracle: list
 def test_all_workers_stopped_at_once_are_replaced_in_their_time(oracle: list[Any]) -> None:
     def after(batch: int) -> None:
         if batch == 100:
-            for pid in child_processes():
+            for pid in worker_processes():
                 os.kill(pid, signal.SIGSTOP)
 
     with batches_of(Traced()).loader(executor="processes", workers=2, timeout_s=1.0) as loader:
@@ -205,10 +205,10 @@ def test_all_workers_stopped_at_once_are_replaced_in_their_time(oracle: list[Any
 def test_close_does_not_wait_for_stopped_workers() -> None:
     loader = batches_of(Traced()).loader(executor="processes", workers=2)
     next(iter(loader))
-    for pid in child_processes():
+    for pid in worker_processes():
         os.kill(pid, signal.SIGSTOP)
     loader.close()
-    assert not child_processes()
+    assert not worker_processes()
 
 
 def test_a_worker_that_goes_on_after_a_stop_is_the_same(oracle: list[Any]) -> None:
@@ -237,14 +237,14 @@ def test_what_a_scheduler_sends_to_everybody_does_not_end_a_worker(oracle: list[
     with batches_of(traced).loader(executor="processes", workers=2) as loader:
         assert_epoch(loader, oracle, after)
         assert "new worker" not in loader.report().note
-        assert child_processes() >= set(traced.pids())
+        assert worker_processes() >= set(traced.pids())
     assert len(set(traced.pids())) == 2
 
 
 def test_workers_are_in_sessions_of_their_own() -> None:
     with batches_of(Traced()).loader(executor="processes", workers=2) as loader:
         next(iter(loader))
-        workers = child_processes()
+        workers = worker_processes()
         assert len(workers) == 2
         assert all(os.getsid(pid) == os.getpgid(pid) == pid for pid in workers)
 
@@ -274,7 +274,7 @@ def test_nothing_of_killed_workers_is_left_in_shared_memory(oracle: list[Any]) -
     with batches_of(Traced()).loader(executor="processes", workers=2) as loader:
         for number, _ in enumerate(loader):
             if number == 20:
-                for pid in child_processes():
+                for pid in worker_processes():
                     os.kill(pid, signal.SIGKILL)
             if number == 30:
                 assert not not_of_others(shared_names() - before)
