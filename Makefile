@@ -64,7 +64,7 @@ test: $(STAMP)-venv
 	@$(PY) -m tests.sets all $(MAKE_COMMAND) fast framework+cluster $(KERAS_AT_ONCE) faults limits
 
 test-fast: $(STAMP)-core
-	$(PYTEST) $(PARALLEL) --numprocesses=3 -m "$(FAST)" -o faulthandler_timeout=60 $(ARGS)
+	$(PYTEST) $(PARALLEL) --numprocesses=3 -m "$(FAST)" $(ARGS)
 
 test-framework: $(STAMP)-frameworks
 	$(FRAMEWORK_ENV) $(PYTEST) $(PARALLEL) -m "$(FRAMEWORK)" $(ARGS)

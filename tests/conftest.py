@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.leftovers import children, not_of_others, shared_names
 from tests.turns import Turns
+from tests.waits import DEADLINE_S, PROGRAM_S
 
 # Read by Keras when it is first imported; without it, the user's own ~/.keras would decide what is tested.
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -105,7 +106,7 @@ def _fast_tests_import_no_framework(request: pytest.FixtureRequest) -> Iterator[
 def fresh_python() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs a script, as text or as a path, in an interpreter of its own, with warnings as errors.
 
-    `fresh_python(script, *arguments, timeout_s=120, env={}, prefix=[])` returns the completed process, its output
+    `fresh_python(script, *arguments, timeout_s=PROGRAM_S, env={}, prefix=[])` returns the completed process, its output
     as text; `env` is added to ours, and `prefix` is a command that starts the interpreter. One that takes longer is
     aborted; the failure holds every thread's stack.
     """
@@ -113,7 +114,7 @@ def fresh_python() -> Callable[..., subprocess.CompletedProcess[str]]:
     def run(
         script: str | Path,
         *arguments: str,
-        timeout_s: float = 120,
+        timeout_s: float = PROGRAM_S,
         env: dict[str, str] | None = None,
         prefix: Sequence[str] = (),
     ) -> subprocess.CompletedProcess[str]:
@@ -266,8 +267,8 @@ def leaves_nothing_behind() -> Iterator[None]:
     yield
     gc.collect()
     if remaining := left():
-        _join(set(threading.enumerate()) - threads, deadline_s=20)
-        _await_end(new_processes(), deadline_s=20)
+        _join(set(threading.enumerate()) - threads, deadline_s=DEADLINE_S)
+        _await_end(new_processes(), deadline_s=DEADLINE_S)
         gc.collect()  # what those threads were the last to hold
         remaining = left()
     if remaining:

@@ -11,6 +11,8 @@ from typing import Any
 
 from fsspec.spec import AbstractFileSystem
 
+from tests.waits import DEADLINE_S
+
 Verdict = int | str | None
 """A status; `"reset"`: the connection is broken; `"cut"`: it is in the middle of the answer; None: all is well."""
 
@@ -112,7 +114,9 @@ class WebFileSystem(AbstractFileSystem):
     def _asked(self, path: str, method: str = "GET", **headers: str) -> Any:
         url = f"http://{self._strip_protocol(path)}"
         try:
-            return urllib.request.urlopen(urllib.request.Request(url, method=method, headers=headers), timeout=30)
+            return urllib.request.urlopen(
+                urllib.request.Request(url, method=method, headers=headers), timeout=DEADLINE_S
+            )
         except urllib.error.HTTPError as error:
             error.close()
             raise

@@ -11,6 +11,7 @@ import pytest
 
 import penstock as ps
 from penstock import cli
+from tests.waits import DEADLINE_S
 
 
 def _exit_status(*arguments: str) -> int:
@@ -154,7 +155,7 @@ def test_who_reads_only_the_first_line_gets_no_complaint_about_the_others(tmp_pa
         os.close(reader)  # before there is anybody who could write
         try:
             run = subprocess.run(
-                command, cwd=tmp_path, env=env, stdout=writer, stderr=subprocess.PIPE, check=False, timeout=60
+                command, cwd=tmp_path, env=env, stdout=writer, stderr=subprocess.PIPE, check=False, timeout=DEADLINE_S
             )
         finally:
             os.close(writer)
@@ -173,7 +174,7 @@ def test_names_that_the_terminal_cannot_show_are_no_error(encoding, json_, tmp_p
         env=os.environ | {"PYTHONIOENCODING": encoding},
         capture_output=True,
         check=False,
-        timeout=60,
+        timeout=DEADLINE_S,
     )
     assert (run.stderr, run.returncode) == (b"", 0)
     if json_:

@@ -21,6 +21,7 @@ from penstock.plan._node import walk
 from penstock.plan._source import Source
 from penstock.report._counters import Counters
 from tests.run.common import Gate
+from tests.waits import DEADLINE_S
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
 
@@ -568,7 +569,7 @@ def test_a_consumer_waits_for_another_that_has_just_begun():
         thread = threading.Thread(target=next, args=(epoch,))
         thread.start()
         loader._lock.release()
-        thread.join(30)
+        thread.join(DEADLINE_S)
         assert not thread.is_alive()
         assert next(epoch).tolist() == [4, 5]
 

@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.sets import MOST_ALONE
+from tests.waits import PROGRAM_S
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 PYTEST_INI = """
 [pytest]
 addopts = --import-mode=importlib -p no:cacheprovider -p xdist
-faulthandler_timeout = 2
+faulthandler_timeout = 4
 faulthandler_exit_on_timeout = true
 """
 # A test that fails in the first process and passes in the next: a file marks that the first was there.
@@ -56,7 +58,7 @@ def _environment(**more: str) -> dict[str, str]:
     return outer | {"PYTHONPATH": f"{ROOT}", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"} | more
 
 
-def _run(folder: Path, *arguments: str, timeout_s: float = 120, **environment: str) -> tuple[int, str]:
+def _run(folder: Path, *arguments: str, **environment: str) -> tuple[int, str]:
     done = subprocess.run(
         _command(*arguments),
         cwd=folder,
@@ -65,7 +67,7 @@ def _run(folder: Path, *arguments: str, timeout_s: float = 120, **environment: s
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=timeout_s,
+        timeout=PROGRAM_S,
     )
     return done.returncode, done.stdout
 
@@ -110,7 +112,7 @@ def test_hangs(): threading.Event().wait()
     )
     assert status == 1
     assert "7 failed, 2 passed, 2 errors in" in out  # pytest's own line stays
-    assert "Timeout (0:00:02)!" in out  # and the stacks
+    assert "Timeout (0:00:04)!" in out  # and the stacks
     assert (result["passed"], result["fault"]) == (7, "")
 
     def texts(outcome: str, name: str) -> list[str]:
@@ -130,7 +132,7 @@ def test_hangs(): threading.Event().wait()
     assert [name.partition("[")[0] for name in result["once"]] == ["test_a.py::test_odd"]
     assert all("AssertionError: always" in text for text in texts("failed", "bad"))
     assert "1 skipped" in texts("failed", "skipped")[1]  # which is no pass
-    assert "Timeout (0:00:02)!" in texts("failed", "hangs")[1]
+    assert "Timeout (0:00:04)!" in texts("failed", "hangs")[1]
     assert result["failed"] == {}
 
 
@@ -253,7 +255,7 @@ def test_waits():
     threading.Event().wait()
 """
     _sets(tmp_path, first=waiting, other="def test_waits(): threading.Event().wait()", last="def test_good(): pass")
-    (tmp_path / "pytest.ini").write_text(PYTEST_INI.replace("timeout = 2", "timeout = 60"))
+    (tmp_path / "pytest.ini").write_text(PYTEST_INI.replace("timeout = 4", f"timeout = {PROGRAM_S:.0f}"))
     with subprocess.Popen(
         _command("all", "make", "first+other", "last"),
         cwd=tmp_path,
@@ -263,10 +265,11 @@ def test_waits():
         stderr=subprocess.STDOUT,
         process_group=0,
     ) as process:
-        deadline = threading.Timer(60, process.kill)
+        deadline = threading.Timer(PROGRAM_S, process.kill)
         deadline.start()
         while not (tmp_path / "fifo").exists():
             assert process.poll() is None
+            time.sleep(0.01)
         worker = int((tmp_path / "fifo").read_text())
         if number == signal.SIGINT:
             os.killpg(process.pid, number)  # as a terminal does

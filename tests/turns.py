@@ -22,6 +22,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.waits import DEADLINE_S, PROGRAM_S
+
 SETS_A_VARIABLE = re.compile(r"^os\.environ\[", re.MULTILINE)
 
 
@@ -39,7 +41,7 @@ class Turns:
         self._names: list[str] = []
 
     def run(
-        self, script: Path, *, cwd: Path, env: dict[str, str] | None = None, timeout_s: float = 240
+        self, script: Path, *, cwd: Path, env: dict[str, str] | None = None, timeout_s: float = PROGRAM_S
     ) -> subprocess.CompletedProcess[str]:
         """Runs a script. Returns its status and output; after the deadline, the status of a kill and all stacks."""
         self.start()
@@ -88,10 +90,10 @@ class Turns:
         assert process is not None
         with self._answers, self._output:
             try:
-                status = process.wait(60)
+                status = process.wait(DEADLINE_S)
             except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGABRT)
-                status = process.wait(60)
+                status = process.wait(DEADLINE_S)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # what it started
             if process.stdin is not None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.conftest import WARNINGS
+from tests.waits import PROGRAM_S
 
 ROWS, BATCH, EPOCHS, STOP = 120, 24, 2, 7
 """There are five batches in an epoch; the run is saved after the second one of epoch 1."""
@@ -147,7 +148,7 @@ def run_ranks(
     count: int,
     *arguments: Any,
     env: dict[str, str] | None = None,
-    timeout_s: float = 120,
+    timeout_s: float = PROGRAM_S,
     warnings: Sequence[str] = WARNINGS,
     launcher: Launcher | None = None,
 ) -> list[Ended]:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from tests.waits import PROGRAM_S
 
 pytestmark = [pytest.mark.framework, pytest.mark.usefixtures("leaves_nothing_behind", "_jax_lets_go")]
 
@@ -257,7 +258,7 @@ import jax, numpy as np, penstock as ps
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 address, number = sys.argv[1], int(sys.argv[2])
-jax.distributed.initialize(address, num_processes=2, process_id=number, initialization_timeout=60)
+jax.distributed.initialize(address, num_processes=2, process_id=number, initialization_timeout=200)
 X = np.arange(48, dtype=np.float32).reshape(24, 2)
 ds = ps.from_arrays((X, np.arange(24))).shuffle(1).batch(8)
 devices = np.array(jax.devices())
@@ -297,7 +298,7 @@ def test_shardings_over_two_processes_make_global_batches_of_the_rows_that_each_
     env = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
     processes = [_started(ONE_OF_TWO_PROCESSES, address, str(number), env=env) for number in range(2)]
     try:
-        said = [process.communicate(timeout=120) for process in processes]
+        said = [process.communicate(timeout=PROGRAM_S) for process in processes]
     finally:
         for process in processes:
             process.kill()

@@ -20,6 +20,7 @@ from tests.adapters.keras_models import (
     numbered,
     recording_model,
 )
+from tests.waits import DEADLINE_S
 
 pytestmark = [pytest.mark.keras, pytest.mark.usefixtures("leaves_nothing_behind")]
 
@@ -302,7 +303,7 @@ def test_dropping_the_adapter_ends_its_loader_and_its_threads():
     gc.collect()
     assert loader() is None
     for worker in workers:
-        worker.join(30)
+        worker.join(DEADLINE_S)
     assert not any(worker.is_alive() for worker in workers)
     assert model.built
 

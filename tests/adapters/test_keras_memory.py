@@ -39,7 +39,7 @@ print(*resident_mib.values())
 def test_memory_is_flat_over_200_epochs(fresh_python, backend):
     # Warnings of the frameworks are not the subject, and their threads would wait for each other's CPUs.
     env = {"KERAS_BACKEND": backend, "PYTHONWARNINGS": "default", "OMP_NUM_THREADS": "1"}
-    run = fresh_python(FIT, timeout_s=180, env=env)
+    run = fresh_python(FIT, env=env)
     assert run.returncode == 0, run.stderr
     resident_mib = [float(mib) for mib in run.stdout.split()]
     assert len(resident_mib) == EPOCHS[-1]

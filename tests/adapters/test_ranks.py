@@ -186,7 +186,7 @@ import jax
 jax.config.update("jax_enable_x64", True)
 address, count, number, stop = sys.argv[1], int(sys.argv[2]), int(os.environ["RANK"]), int(sys.argv[3])
 if count > 1:
-    jax.distributed.initialize(address, count, number, initialization_timeout=60)
+    jax.distributed.initialize(address, count, number, initialization_timeout=200)
 sharding = jax.sharding.NamedSharding(
     jax.sharding.Mesh(np.array(jax.devices()), "batch"), jax.sharding.PartitionSpec("batch")
 )
@@ -250,7 +250,7 @@ import penstock as ps
 
 {hook}
 number = int(os.environ["RANK"])
-jax.distributed.initialize(sys.argv[1], 2, number, initialization_timeout=60)
+jax.distributed.initialize(sys.argv[1], 2, number, initialization_timeout=200)
 sharding = jax.sharding.NamedSharding(jax.make_mesh((2,), ("batch",)), jax.sharding.PartitionSpec("batch"))
 
 def broken(x):
@@ -270,7 +270,7 @@ def test_one_processs_error_ends_both_at_once_with_the_hook_of_the_page() -> Non
     hook = re.search(r"def end_at_once.*?sys.excepthook = end_at_once", page, re.DOTALL)
     assert hook is not None
     script = FAILING.replace("{hook}", hook[0])
-    first, second = run_ranks(script, 2, f"127.0.0.1:{free_port()}", env={"JAX_PLATFORMS": "cpu"}, timeout_s=100)
+    first, second = run_ranks(script, 2, f"127.0.0.1:{free_port()}", env={"JAX_PLATFORMS": "cpu"})
     assert first.status == second.status == 1
     assert "failed on element 10 of epoch 0, made of the integer 10: ValueError: a broken file" in second.err
 

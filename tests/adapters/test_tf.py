@@ -349,7 +349,7 @@ print("done")
 
 
 def test_a_strategy_shares_out_each_batch(fresh_python):
-    run = fresh_python(STRATEGY, timeout_s=120, env={"PYTHONWARNINGS": "default", "KERAS_BACKEND": "tensorflow"})
+    run = fresh_python(STRATEGY, env={"PYTHONWARNINGS": "default", "KERAS_BACKEND": "tensorflow"})
     assert run.returncode == 0, run.stderr
     assert run.stdout == "done\n"
 
@@ -374,7 +374,7 @@ main(*sys.argv[1:])
 @pytest.mark.faults
 @pytest.mark.parametrize(("executor", "ahead"), [("threads", "4"), ("processes", "0")])
 def test_a_program_that_ends_in_an_epoch_ends(fresh_python, executor, ahead):
-    run = fresh_python(LEFT_OPEN, executor, ahead, timeout_s=60, env={"PYTHONWARNINGS": "default"})
+    run = fresh_python(LEFT_OPEN, executor, ahead, env={"PYTHONWARNINGS": "default"})
     assert run.returncode == 0, run.stderr
     assert run.stdout == "2\n"
     assert "Traceback" not in run.stderr

@@ -15,6 +15,7 @@ from penstock.testing import CountingSource, GatedSource
 from penstock.testing._shared import SharedLog
 from tests.cluster.conftest import NODE
 from tests.cluster.watch import agents, are_gone, stores, until, workers
+from tests.waits import DEADLINE_S
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 
@@ -44,7 +45,7 @@ def _leaves_no_agent_and_no_object() -> Iterator[None]:
 
 
 def test_nodes_that_are_removed_without_warning_change_nothing(cluster: Any) -> None:
-    source = GatedSource(RangeSource(40), closed={0}, deadline_s=30)
+    source = GatedSource(RangeSource(40), closed={0}, deadline_s=DEADLINE_S)
     with ps.from_source(source).batch(1).loader("ray", workers=1) as loader:
         iterator = iter(loader)
         source.wait_for_reads({0})  # one of the nodes works on it

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.waits import DEADLINE_S
+
 MARK = "PENSTOCK_TEST_CLUSTER"
 """A variable that the processes of the cluster have."""
 
@@ -37,7 +39,7 @@ def are_gone(pids: set[int]) -> bool:
     return not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
-def until(condition: Callable[[], Any], deadline_s: float = 30.0) -> None:
+def until(condition: Callable[[], Any], deadline_s: float = DEADLINE_S) -> None:
     """Waits for something that reports itself to nobody. While all processes are paused, no time passes."""
     for _ in range(int(deadline_s / 0.02)):
         if condition():

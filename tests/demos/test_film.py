@@ -12,6 +12,7 @@ import pytest
 
 from penstock.demos import film
 from penstock.demos.frames import _film
+from tests.waits import DEADLINE_S
 
 COUNT = 600
 
@@ -160,7 +161,7 @@ def test_ctrl_c_while_the_film_is_made_leaves_nothing_and_is_status_130(tmp_path
             assert any("Making a film" in line for line in lines)
             assert " 0 %" in next(lines)  # the file is open, and being written
             process.send_signal(signal.SIGINT)
-            _, err = process.communicate(timeout=30)
+            _, err = process.communicate(timeout=DEADLINE_S)
         finally:
             process.kill()
     assert (process.returncode, err) == (130, "\nInterrupted. Nothing is left behind.\n"), err

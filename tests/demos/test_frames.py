@@ -13,6 +13,7 @@ import pytest
 
 from penstock.demos.film import open_frames
 from penstock.demos.model import load_backend, next_frame_model, warm_up
+from tests.waits import DEADLINE_S
 
 
 def _bars(high: float) -> np.ndarray:
@@ -143,6 +144,6 @@ def test_ctrl_c_at_any_moment_is_status_130_and_leaves_nothing(moment, tmp_path)
         assert process.stdout is not None
         assert any(moment in line for line in iter(process.stdout.readline, ""))
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=DEADLINE_S)
     assert (process.returncode, err) == (130, "\nInterrupted. Nothing is left behind.\n"), err
     assert os.listdir(tmp_path) == ["my.npy"]

@@ -221,12 +221,12 @@ def test_page_runs_and_prints_what_it_shows(path, fresh_python, turns, tmp_path,
     if found := RANKS.search(page):
         # Warnings of these packages are theirs to mend.
         warnings = ("-W", "ignore") if packages_of(page) else WARNINGS
-        for rank in run_ranks(script, int(found[1]), timeout_s=240, warnings=warnings):
+        for rank in run_ranks(script, int(found[1]), warnings=warnings):
             assert rank.status == 0, f"{path.relative_to(ROOT)}, same lines:\n{rank.out}\n{rank.err}"
             printed = rank.out
     elif needs_of(page):
         if needs_an_interpreter(text):
-            done = fresh_python(script, timeout_s=240)
+            done = fresh_python(script)
         else:
             done = turns.run(script, cwd=work)
         assert done.returncode == 0, f"{path.relative_to(ROOT)}, same lines:\n{done.stdout}\n{done.stderr}"

@@ -74,9 +74,9 @@ def test_example_runs_and_says_what_it_showed(name, said, fresh_python, turns, t
     # Ray's sockets have long names.
     env = {"TMPDIR": str(tmp_path), "RAY_TMPDIR": "/tmp"}
     if needs_an_interpreter((FOLDER / name).read_text()) or request.node.get_closest_marker("cluster"):
-        done = fresh_python(RUN, str(FOLDER / name), timeout_s=120, env=env)
+        done = fresh_python(RUN, str(FOLDER / name), env=env)
     else:
-        done = turns.run(FOLDER / name, cwd=FOLDER.parent, env=env, timeout_s=120)
+        done = turns.run(FOLDER / name, cwd=FOLDER.parent, env=env)
     assert done.returncode == 0, done.stderr
     assert said in done.stdout
     # Compiled kernels are torch's to keep there; TensorFlow has traced functions there until its process ends.

@@ -10,11 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tests.leftovers import not_of_others, shared_names
-
-DEADLINE_S = 60.0
-"""The longest wait for an event that must come, on a busy machine."""
-START_S = 180.0
-"""The longest wait for a program to be ready, which may import a framework and train with it."""
+from tests.waits import DEADLINE_S, PROGRAM_S
 
 WARNINGS = ("-W", "error", "-W", "ignore:unclosed file:ResourceWarning")
 """A signal may strike between `open` and `with` in Python's own code; the file is then closed when it is dropped."""
@@ -61,7 +57,7 @@ class Program:
     def await_line(self, line: str) -> None:
         """Waits until the program prints this line, and fails if it prints another."""
         assert self.process.stdout is not None
-        if not select.select([self.process.stdout], [], [], START_S)[0]:
+        if not select.select([self.process.stdout], [], [], PROGRAM_S)[0]:
             self.abort(f"did not say {line!r}")
         said = self.process.stdout.readline()
         if said != f"{line}\n":
@@ -83,10 +79,9 @@ class Program:
         found = (int(path.name) for path in Path("/proc").glob("[0-9]*"))
         return [process for process in found if mark in _read(process, "environ").split(b"\0")]
 
-    def end(self, number: int, *, to_group: bool = False) -> tuple[int, str, float]:
-        """Sends a signal; returns the status, stderr, and the seconds until all processes ended."""
+    def end(self, number: int, *, to_group: bool = False) -> tuple[int, str]:
+        """Sends a signal, and waits for the ends of all processes; returns the status and stderr."""
         relatives = self.relatives()
-        began_s = time.monotonic()
         if to_group:
             os.killpg(self.pid, number)
         else:
@@ -95,9 +90,8 @@ class Program:
             await_end(relatives)
         except TimeoutError as error:
             self.abort(f"did not end: {error}")
-        seconds = time.monotonic() - began_s
         status, _, err = self.wait()
-        return status, err, seconds
+        return status, err
 
     def wait(self, deadline_s: float = DEADLINE_S) -> tuple[int, str, str]:
         """Waits for the program and its descendants; returns the status, stdout and stderr."""

@@ -92,7 +92,7 @@ class Filler:
         return was_running
 
     def end(self) -> None:
-        _, said = self.process.communicate(timeout=60)
+        _, said = self.process.communicate(timeout=240)
         assert self.process.returncode == 0, said.decode()
 
 

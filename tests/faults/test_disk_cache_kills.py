@@ -94,7 +94,7 @@ def go(process: "subprocess.Popen[str]") -> None:
 
 
 def end(process: "subprocess.Popen[str]") -> None:
-    _, said = process.communicate(timeout=280)
+    _, said = process.communicate(timeout=240)
     assert process.returncode == 0, said
 
 

@@ -15,8 +15,6 @@ from tests.faults.programs import Program
 pytestmark = pytest.mark.faults
 
 EXECUTORS = pytest.mark.parametrize("executor", ["threads", "processes"])
-AT_ONCE_S = 15.0
-"""It is less than half a second, unless other programs have the CPUs. What waits for a worker waits for ever."""
 STARTS_AND_WAITS = ["while it trains", "while it waits"]
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -36,6 +34,13 @@ def waits_at(element):
             threading.Event().wait()
         return x
     return wait
+
+def in_a_child():
+    # What would wait for a worker of the parent waits for ever, and then an alarm ends the child.
+    from penstock import _loader
+    from penstock.run import _shutdown
+    _loader.CLOSE_WAIT_S = _shutdown.EXIT_WAIT_S = 1e6
+    signal.alarm(120)
 """
 
 
@@ -162,7 +167,6 @@ def test_exit_while_a_worker_is_in_opencv_keeps_the_exit_code(fresh_python: Run)
 
 
 def test_a_process_ends_after_a_deadline_error(fresh_python: Run) -> None:
-    began = time.monotonic()
     done = fresh_python(
         PRELUDE
         + """
@@ -175,7 +179,6 @@ with ps.range(100).map(waits_at(3), element_spec=spec).batch(1).loader('threads'
     assert done.returncode == 1
     assert "DeadlineError: No worker got on for timeout_s=1 s, while batch 3 of epoch 0 was waited for" in done.stderr
     assert "in wait" in done.stderr
-    assert time.monotonic() - began < 60
 
 
 def test_batches_that_live_to_the_end_are_no_trouble(fresh_python: Run) -> None:
@@ -226,11 +229,10 @@ next(it)
 )
 @pytest.mark.parametrize("script", [TRAINS, WAITS], ids=STARTS_AND_WAITS)
 def test_ctrl_c_ends_a_process_at_once(start: Start, script: str, to_group: bool, executor: str) -> None:
-    status, err, seconds = start(on(executor, script)).end(signal.SIGINT, to_group=to_group)
+    status, err = start(on(executor, script)).end(signal.SIGINT, to_group=to_group)
     assert status == -signal.SIGINT
     assert err.rstrip().endswith("KeyboardInterrupt")
     assert err.count("Traceback") == 1, err
-    assert seconds < AT_ONCE_S
 
 
 @pytest.mark.parametrize(
@@ -241,10 +243,9 @@ def test_ctrl_c_ends_a_process_at_once(start: Start, script: str, to_group: bool
 def test_a_signal_that_kills_leaves_nothing(start: Start, script: str, number: int, executor: str) -> None:
     program = start(on(executor, script))
     assert len(program.workers()) == 2 * (executor == "processes")
-    status, err, seconds = program.end(number)
+    status, err = program.end(number)
     assert status == -number
     assert err == ""
-    assert seconds < AT_ONCE_S
 
 
 def test_a_loader_goes_on_after_ctrl_c(fresh_python: Run) -> None:
@@ -256,8 +257,9 @@ gate = threading.Event()
 loader = ps.range(6).map(lambda x: gate.wait() and x if x == 2 else x, element_spec=spec).batch(1).loader('threads')
 it = iter(loader)
 got = [next(it).tolist() for _ in range(2)]
-threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
 try:
+    timer.start()
     next(it)
 except KeyboardInterrupt:
     got.append('interrupted')
@@ -313,7 +315,7 @@ calls = [lambda: next(it), lambda: iter(loader), lambda: loader.set_state(state)
 for number in range(30):  # at some fork a worker holds the lock
     child = os.fork()
     if child == 0:
-        signal.alarm(10)
+        in_a_child()
         try:
             calls[number % 3]()
         except ps.LoaderError as error:
@@ -323,7 +325,7 @@ for number in range(30):  # at some fork a worker holds the lock
     next(it)
 child = os.fork()
 if child == 0:
-    signal.alarm(4)  # a child does not wait for workers of its parent
+    in_a_child()
     print(loader.get_state()['position'], batch.tolist(), flush=True)
     del it, batch
     loader.close()
@@ -358,7 +360,7 @@ thread.start()
 inside.wait()
 child = os.fork()
 if child == 0:
-    signal.alarm(4)
+    in_a_child()
     for call in (lambda: iter(loader), lambda: loader.set_state(loader.get_state())):
         try:
             call()
@@ -384,7 +386,7 @@ def test_a_loader_that_nobody_has_started_can_be_iterated_by_a_forked_child(fres
 loader = ps.range(4).loader('threads')
 child = os.fork()
 if child == 0:
-    signal.alarm(4)
+    in_a_child()
     print([[int(x) for x in loader] for _ in range(2)], flush=True)
     loader.close()
     sys.exit(0)
@@ -417,7 +419,7 @@ thread.start()
 inside.wait()
 child = os.fork()
 if child == 0:
-    signal.alarm(10)
+    in_a_child()
     with ps.range(4).map(lambda x: x + 1).loader('processes', workers=1) as loader:
         print([int(x) for x in loader], flush=True)
     sys.exit(0)
@@ -451,7 +453,7 @@ next(it)
 inside.wait()
 child = os.fork()
 if child == 0:
-    signal.alarm(4)
+    in_a_child()
     loader.close()
     sys.exit(0)
 assert os.waitpid(child, 0)[1] == 0
@@ -477,7 +479,7 @@ want = [batch.tolist() for batch in mine]
 never_run, never_wanted = dataset.loader('threads'), dataset.loader('threads')
 child = os.fork()
 if child == 0:
-    signal.alarm(10)
+    in_a_child()
     never_wanted.close()
     assert [batch.tolist() for batch in never_run] == want
     with dataset.loader('threads') as loader:
@@ -507,7 +509,7 @@ want = batch.copy()
 reader, writer = os.pipe()
 child = os.fork()
 if child == 0:
-    signal.alarm(20)
+    in_a_child()
     os.read(reader, 1)
     os._exit(0 if (batch == want).all() else 5)
 while loader._delivery.ring.free:

@@ -15,6 +15,7 @@ import penstock as ps
 from penstock.base._fingerprint import fingerprint
 from penstock.plan._source import Read
 from penstock.testing import SourceTests
+from tests.waits import DEADLINE_S
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -537,10 +538,10 @@ def test_a_thread_waits_until_there_is_room_for_what_it_needs(tmp_path, monkeypa
     opened._columns(0, threading.get_ident())
     thread = threading.Thread(target=read_in_thread)
     thread.start()
-    assert waits.wait(30)
+    assert waits.wait(DEADLINE_S)
     assert began == [0]
     opened._leave(threading.get_ident())
-    assert done.wait(30)
+    assert done.wait(DEADLINE_S)
     thread.join()
     assert out["x"].tolist() == [2500]
     assert list(opened._decoded) == [2]

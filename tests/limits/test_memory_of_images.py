@@ -55,7 +55,7 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_memory_is_the_ring_and_an_allowance_and_flat(fresh_python: Run, photographs: Path) -> None:
-    result = measured(fresh_python(EPOCHS, str(photographs), timeout_s=240))
+    result = measured(fresh_python(EPOCHS, str(photographs)))
     assert result["taken"] == 6000
     assert result["peak"] <= result["ring"] + 64 * MIB
     assert result["growth"] <= 4 * MIB  # after the first 50 batches

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from tests.waits import PROGRAM_S
 
 ROOT = Path(__file__).parents[2]
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q")
@@ -24,7 +25,12 @@ print(native.implementation(), penstock.__file__)
 
 def run(*command, cwd="/", **env):
     done = subprocess.run(
-        [str(part) for part in command], env=os.environ | env, capture_output=True, text=True, timeout=280, cwd=cwd
+        [str(part) for part in command],
+        env=os.environ | env,
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_S,
+        cwd=cwd,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

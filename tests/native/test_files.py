@@ -15,6 +15,7 @@ import pytest
 
 from penstock.native import CopyError, conversion
 from tests.native.engines import ENGINES, MODULES, open_engine
+from tests.waits import DEADLINE_S
 
 NBYTES = 1 << 18
 MOMENTS = {"native": 200, "numpy": 5}  # the oracle shares no memory with the file
@@ -182,12 +183,12 @@ def test_short_files_name_the_element_and_the_bytes(engine, mapped, size, width,
     out = np.ones((count, width), np.uint8)
     engine.submit(1, [(source, np.arange(count), out, None, None)])
     with pytest.raises(CopyError, match="of the data is incomplete") as info:
-        engine.wait(1, 10.0)
+        engine.wait(1)
     assert info.value.element == size // width
     assert (info.value.found_nbytes, info.value.expected_nbytes) == (size % width, width)
     complete = np.arange(size // width)
     engine.submit(2, [(source, complete, out, None, None)])
-    assert engine.wait(2, 10.0)
+    assert engine.wait(2)
 
 
 def test_sources_in_one_file_share_its_descriptor_and_mapping(tmp_path):
@@ -286,7 +287,7 @@ FOREIGN_FAULT = """
 def test_other_faults_go_to_the_handler_that_was_there(before, after, message, tmp_path):
     script = textwrap.dedent(FOREIGN_FAULT).format(before=before, after=after)
     done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "data")], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script, str(tmp_path / "data")], capture_output=True, text=True, timeout=DEADLINE_S
     )
     assert done.stdout == "survived\n"
     assert done.returncode == -signal.SIGBUS

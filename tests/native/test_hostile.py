@@ -15,6 +15,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from penstock.native import CopyError
 from tests.native.engines import ENGINES, MODULES
+from tests.waits import PROGRAM_S
 
 HUGE = 1 << 60
 NOT_OPEN = 1 << 20  # a descriptor
@@ -449,13 +450,15 @@ WITHOUT_MEMORY = """
 def test_without_memory_calls_raise_and_the_engine_goes_on(tmp_path):
     (tmp_path / "new.cpp").write_text(textwrap.dedent(FAILING_NEW))
     library = tmp_path / "new.so"
-    subprocess.run(["g++", "-shared", "-fPIC", "-O1", "-o", library, tmp_path / "new.cpp"], check=True, timeout=120)
+    subprocess.run(
+        ["g++", "-shared", "-fPIC", "-O1", "-o", library, tmp_path / "new.cpp"], check=True, timeout=PROGRAM_S
+    )
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(WITHOUT_MEMORY), tmp_path / "data"],
         env=os.environ | {"LD_PRELOAD": str(library)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PROGRAM_S,
     )
     assert (done.returncode, done.stderr) == (0, "")
     failures = dict(line.rsplit(" ", 1) for line in done.stdout.splitlines())
@@ -489,6 +492,6 @@ AT_THE_END = """
 def test_the_program_ends_while_its_threads_copy():
     for _ in range(2):
         done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(AT_THE_END)], capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", textwrap.dedent(AT_THE_END)], capture_output=True, text=True, timeout=PROGRAM_S
         )
         assert (done.returncode, done.stderr) == (0, "")

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from tests.native.engines import ENGINES, MODULES, open_engine
+from tests.waits import DEADLINE_S
 
 
 @pytest.fixture(params=ENGINES)
@@ -153,7 +154,7 @@ def test_waits_end_at_their_deadline(engine):
         for number in itertools.islice(numbers, 20):  # a job may end while this thread waits for a processor
             slow_job(engine, number)
             if not engine.wait(number, deadline_s):
-                assert engine.wait(number, 60)
+                assert engine.wait(number)
                 break
         else:
             pytest.fail(f"No wait of {deadline_s} s ended before its job.")
@@ -187,7 +188,7 @@ def test_waits_for_a_cancelled_job_end(engine):
     thread = threading.Thread(target=wait)
     thread.start()
     assert engine.cancel(2)
-    thread.join(30)
+    thread.join(DEADLINE_S)
     assert not thread.is_alive()
 
 
@@ -224,7 +225,7 @@ def test_engines_close_at_any_moment(implementation, tmp_path):
             engine.close()
         del engine, sources, copies
     gc.collect()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + DEADLINE_S
     while thread_names() and time.monotonic() < deadline:
         time.sleep(0.001)  # the kernel lists a thread for a moment after it was joined
     assert thread_names() == []
@@ -266,7 +267,7 @@ def test_many_threads_may_submit_and_wait(implementation):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(DEADLINE_S)
         assert not wrong
 
 
@@ -306,7 +307,7 @@ def test_a_forked_child_leaves_the_engine_alone(implementation):
         env=os.environ | {"PENSTOCK_NATIVE": "0" if implementation == "numpy" else "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=DEADLINE_S,
     )
     assert done.stdout == f"{implementation}\n", done.stderr
 
@@ -314,28 +315,24 @@ def test_a_forked_child_leaves_the_engine_alone(implementation):
 @pytest.mark.faults
 @pytest.mark.parametrize("implementation", ENGINES)
 def test_ctrl_c_interrupts_a_wait_at_any_moment(implementation):
-    rng = np.random.default_rng(0)
-    delays = []
+    rng, early = np.random.default_rng(0), 0
     with open_engine(implementation, 1) as engine:
-        moments = 100 if implementation == "native" else 10
-        for number in range(3 * moments):
+        for number in range(100 if implementation == "native" else 10):
             slow_job(engine, number)
-        for _ in range(moments):
-            sent = []
 
-            def send(delay_s, sent=sent):
+            def send(delay_s):
                 time.sleep(delay_s)
-                sent.append(time.perf_counter())
                 os.kill(os.getpid(), signal.SIGINT)
 
             thread = threading.Thread(target=send, args=(float(rng.uniform(0, 0.02)),))
             with pytest.raises(KeyboardInterrupt):  # noqa: PT012, the signal may come before the wait
                 thread.start()
-                engine.wait(3 * moments - 1, 60)
-            delays.append(time.perf_counter() - sent[0])
+                engine.wait(number)
+                thread.join()  # the job was quicker
             thread.join()
-        assert engine.cancel(3 * moments)
-    assert np.median(delays) < 0.05
+            early += not engine.is_done(number)
+        assert engine.cancel(number)
+    assert early, "each wait lasted as long as its job"
 
 
 @pytest.mark.slow
@@ -348,7 +345,9 @@ def test_an_engine_that_is_forgotten_ends_with_the_program():
         for i in range(50):
             engine.submit(i, [(engine.memory(array), np.arange(100), out, None, None)])
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=DEADLINE_S
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -371,6 +370,6 @@ def test_the_environment_chooses_numpy():
         env=os.environ | {"PENSTOCK_NATIVE": "0"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE_S,
     )
     assert (done.stdout, done.stderr) == ("numpy\n", "")

@@ -96,7 +96,7 @@ def test_long_rows_of_files_are_read_whole(implementation, mapped, order, tmp_pa
     jobs.advise(source, rows)
     MODULES[implementation].announce(source, rows)
     jobs.submit(1, [(source, rows, out, None, None)])
-    assert jobs.wait(1, 30.0)
+    assert jobs.wait(1)
     jobs.close()
     assert np.array_equal(out, dense_of(starts, indices, values, 2 * count, rows))
 

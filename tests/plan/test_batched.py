@@ -9,6 +9,7 @@ import pytest
 import penstock as ps
 from penstock.plan._text import place_of
 from penstock.testing import assert_resumes_exactly
+from tests.waits import DEADLINE_S
 
 INT64 = ps.ArraySpec((), "int64")
 TOKENS = {"ids": ps.ArraySpec((None,), "int64"), "n": INT64}
@@ -277,7 +278,7 @@ def test_threads_run_functions_of_flat_map_side_by_side():
 
     def meets(x):
         if x == 1:  # 0 shows what an element looks like
-            assert began.wait(timeout=30)
+            assert began.wait(DEADLINE_S)
         if x > 3:
             began.set()
         return [x]

@@ -195,7 +195,7 @@ def test_parts_of_two_calls_that_have_files_in_common_are_one_line_in_the_log(
     assert all(part.file_paths == parts[0].file_paths for part in parts)
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    text = r".*subset='validation', shuffle=.* and the call before, with subset='training', .*, have files of \S+ in "
+    text = r".*subset='validation', shuffle=.* and the call before, with subset='training', .*, have files of .+ in "
     text += r"common\. .*, take both parts from one call, train, val = .*subset='both'.*; or give both calls the .*"
     assert re.fullmatch(text, record.getMessage())
     assert not set(pets("validation", **first).file_paths) & set(training.file_paths)

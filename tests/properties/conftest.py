@@ -12,6 +12,7 @@ from penstock.memory._ring import Ring
 from penstock.memory._rows import Rows
 from penstock.run import _crew
 from penstock.run.pool._pool import Pool, PoolClient, join_alone, registry
+from tests.waits import DEADLINE_S
 
 POISON = 0xA5
 """In every byte: -6510615555426900571 as int64, -2.9e-16 as float32, 165 as uint8."""
@@ -97,4 +98,4 @@ def stream_worker_stays() -> Iterator[None]:
         yield
     for client in kept:
         client.leave()
-        assert client.join(30)
+        assert client.join(DEADLINE_S)

@@ -9,10 +9,7 @@ import pytest
 
 from penstock.memory import _ring
 from penstock.memory._mapping import MemoryFile
-
-DEADLINE_S = 30.0
-"""How long anybody waits for what must come at once, on a busy machine."""
-
+from tests.waits import DEADLINE_S
 
 _there_before: set[threading.Thread] = set()
 _rings_before: set[str] = set()

@@ -9,7 +9,7 @@ import pytest
 
 import penstock as ps
 from penstock.testing._shared import SharedLog, SharedSignal
-from tests.run.common import DEADLINE_S
+from tests.waits import DEADLINE_S
 
 EXECUTORS = ("inline", "threads", "processes")
 INT64 = ps.ArraySpec((), "int64")

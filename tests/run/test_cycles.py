@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.run.common import DEADLINE_S
+from tests.waits import DEADLINE_S
 
 PROGRAM = """
 import penstock as ps

@@ -4,7 +4,7 @@ import threading
 from typing import Any
 
 import penstock as ps
-from tests.run.common import DEADLINE_S
+from tests.waits import DEADLINE_S
 
 
 class HoldsAfterWriting(ps.Source):

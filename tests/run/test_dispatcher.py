@@ -11,7 +11,7 @@ from penstock.base._errors import LoaderError
 from penstock.lower._program import Unit, UnitResult
 from penstock.run._dispatcher import Dispatcher, DispatcherClient, Job, Notes, Task
 from penstock.run.pool._registry import Registry
-from tests.run.common import DEADLINE_S
+from tests.waits import DEADLINE_S
 
 registry: Registry[Any] = Registry()
 

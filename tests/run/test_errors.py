@@ -17,7 +17,8 @@ import penstock as ps
 from penstock import native
 from penstock.sources.arrays import RangeSource
 from penstock.testing import FailingSource
-from tests.run.common import DEADLINE_S, Gate, assert_ended, workers
+from tests.run.common import Gate, assert_ended, workers
+from tests.waits import DEADLINE_S
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
 

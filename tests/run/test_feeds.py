@@ -16,8 +16,8 @@ import pytest
 import penstock as ps
 from penstock.memory._ring import Ring
 from penstock.testing import assert_same
-from tests.run.common import DEADLINE_S
 from tests.run.feeds import BEGUN, ENDED, EVERY_EXECUTOR, INT64, Watched, batches_of, lists, stream
+from tests.waits import DEADLINE_S
 
 pytestmark = pytest.mark.usefixtures("slow_tests_share_workers", "leaves_nothing_behind")
 
@@ -370,11 +370,11 @@ def test_threads_and_begun_generators_do_not_grow_with_epochs(executor: str) -> 
     watched = Watched(10)
     with stream(watched).filter(lambda x: x > 2).batch(3).loader(executor) as loader:
         list(loader)
-        threads = threading.active_count()
+        threads = threading.active_count()  # of which those of an earlier loader may end
         for _ in range(50):
             assert lists(loader) == batches_of(3, 3, 10)
             assert watched.times(BEGUN) - watched.times(ENDED) <= 1
-        assert threading.active_count() == threads
+        assert threading.active_count() <= threads
     assert watched.times(BEGUN) <= 60
 
 

@@ -15,8 +15,8 @@ import penstock as ps
 from penstock.memory._ring import Ring
 from penstock.memory._shared import SharedFile
 from penstock.testing._shared import SharedSignal
-from tests.run.common import DEADLINE_S
 from tests.run.feeds import BEGUN, BLOCKED, ENDED, EVERY_EXECUTOR, INT64, Watched, batches_of, lists, stream
+from tests.waits import DEADLINE_S
 
 pytestmark = pytest.mark.usefixtures("slow_tests_share_workers", "leaves_nothing_behind")
 
@@ -210,7 +210,7 @@ def test_a_deadline_names_the_batch_that_was_waited_for() -> None:
 
     def stuck() -> Iterator[int]:
         yield from range(6)
-        gate.wait(30)
+        gate.wait(DEADLINE_S)
 
     ds = ps.from_generator(stuck).map(lambda x: x).batch(2)
     with ds.loader(executor="threads", timeout_s=1.0) as loader:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import penstock as ps
-
-DEADLINE_S = 60.0
+from tests.waits import DEADLINE_S
 
 
 @pytest.mark.framework

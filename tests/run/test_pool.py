@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._loader import CLOSE_WAIT_S
 from penstock.memory._shared import SharedFile
 from penstock.run.pool import _pool, _task_queue
 from penstock.sources.arrays import RangeSource
 from penstock.testing import GatedSource
-from tests.run.common import DEADLINE_S
+from tests.waits import DEADLINE_S
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
 
@@ -177,7 +176,7 @@ def test_no_error_of_many_is_lost() -> None:
 @pytest.mark.slow
 def test_a_slow_unit_of_one_loader_does_not_stop_another() -> None:
     # Thousands of units go by while one worker stays at its unit.
-    gate = GatedSource(RangeSource(50), closed={0}, deadline_s=60)
+    gate = GatedSource(RangeSource(50), closed={0}, deadline_s=DEADLINE_S)
     slow = ps.from_source(gate).batch(1).loader("processes", workers=2)
     first: list[Any] = []
     thread = threading.Thread(target=lambda: first.extend(slow))
@@ -192,7 +191,10 @@ def test_a_slow_unit_of_one_loader_does_not_stop_another() -> None:
 
 
 @pytest.mark.slow
-def test_a_loader_that_a_finalizer_closes_on_the_pools_thread_does_not_stop_another() -> None:
+def test_a_loader_that_a_finalizer_closes_on_the_pools_thread_does_not_stop_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock._loader.CLOSE_WAIT_S", 2 * DEADLINE_S)
     with ps.range(40).batch(2).loader("processes", workers=1) as other:
         batches = iter(other)
         next(batches)
@@ -201,7 +203,7 @@ def test_a_loader_that_a_finalizer_closes_on_the_pools_thread_does_not_stop_anot
         is_closed = threading.Event()
         pool: Any = _pool.registry._entries[""]
         pool.post(lambda: (loader.close(), is_closed.set()))
-        assert is_closed.wait(CLOSE_WAIT_S / 2)
+        assert is_closed.wait(DEADLINE_S)
         assert len(list(batches)) == 19
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.waits import PROGRAM_S
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 BODY = """
@@ -36,7 +38,7 @@ def run(arguments: list[Any], text: str | None = None, **options: Any) -> subpro
         input=text,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PROGRAM_S,
         **options,
     )
 
@@ -92,7 +94,7 @@ def test_an_interactive_session_loads_in_processes() -> None:
     )
     os.close(theirs)
     os.write(ours, "\n".join([*_typed(BODY), "", "exit()", ""]).encode())
-    out, _ = session.communicate(timeout=120)
+    out, _ = session.communicate(timeout=PROGRAM_S)
     os.close(ours)
     assert "[[1, 4, 7], [10, 13, 16]]" in out, out
     assert out.count("once") == 1, out

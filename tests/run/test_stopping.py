@@ -18,7 +18,8 @@ from penstock import _loader
 from penstock.memory import _ring
 from penstock.run import _delivery, _inline
 from penstock.run._crew import Crew
-from tests.run.common import DEADLINE_S, Gate, assert_ended, mapping_count, name_rings, workers
+from tests.run.common import Gate, assert_ended, mapping_count, name_rings, workers
+from tests.waits import DEADLINE_S
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
 

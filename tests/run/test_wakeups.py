@@ -19,7 +19,7 @@ from penstock.run._dispatcher import Notes
 from penstock.run.pool import _pool
 from penstock.run.pool._payload import PlanPayload
 from penstock.run.pool._tasks import PoolTask
-from tests.run.common import DEADLINE_S
+from tests.waits import PROGRAM_S
 
 SCALAR = ps.ArraySpec((), "int64")
 SLOT_COUNT = 4
@@ -125,6 +125,7 @@ def test_a_batch_of_many_units_wakes_the_pool_a_few_times(monkeypatch: pytest.Mo
         turn(pool)
 
     monkeypatch.setattr(_pool.Pool, "_turn", counted)
+    monkeypatch.setattr(_pool, "_TICK_S", NEVER_S)
     # Until a batch is done, the time of a row is unknown, and a unit has four rows.
     with ps.range(768).map(lambda x: x, element_spec=SCALAR).batch(128).loader("processes", workers=2) as loader:
         assert [batch[0] for batch in loader] == [0, 128, 256, 384, 512, 640]
@@ -182,7 +183,7 @@ def batches_of(dataset: ps.Dataset, monkeypatch: pytest.MonkeyPatch) -> list[lis
 
     thread = threading.Thread(target=consume, daemon=True)
     thread.start()
-    thread.join(6 * DEADLINE_S)
+    thread.join(PROGRAM_S)
     return found
 
 

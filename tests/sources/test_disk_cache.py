@@ -17,6 +17,7 @@ from penstock.base._retries import RetryBudget, UnwantedError
 from penstock.plan._order import ReadOrder
 from penstock.sources import _blocks, _diskcache, _fetch
 from penstock.sources._blocks import Block, BlockReader
+from tests.waits import DEADLINE_S
 
 LIMIT = 10**9
 
@@ -70,7 +71,7 @@ class Remote:
 
     def settle(self, reader):
         """Waits until the threads of the fetcher have stored what arrived."""
-        ends_s = time.monotonic() + 60
+        ends_s = time.monotonic() + DEADLINE_S
         while self.cache.open()._claimed - self.others - {reader._name(block) for block in reader._requested}:
             assert time.monotonic() < ends_s
             time.sleep(0.001)
@@ -175,7 +176,7 @@ def test_announcements_that_nobody_reads_give_their_claims_back(remote):
     assert len(reader._requested) <= _blocks._KEPT + 1
     folder = here.cache.open()
     here.close()
-    ends_s = time.monotonic() + 60
+    ends_s = time.monotonic() + DEADLINE_S
     while folder._claimed:  # of answers that arrive now
         assert time.monotonic() < ends_s
         time.sleep(0.001)
@@ -428,7 +429,7 @@ def test_block_that_another_downloads_is_waited_for(remote):
     folder.reserve(_diskcache.disk_nbytes(name), LIMIT)
     assert folder.store(name, here.files[0].data[200_000:240_000])
     folder.leave(name)
-    thread.join(60)
+    thread.join(DEADLINE_S)
     assert not thread.is_alive()
     assert not here.log
 
@@ -441,7 +442,7 @@ def test_block_whose_download_failed_elsewhere_is_downloaded(remote):
     thread = threading.Thread(target=here.read, args=(here.reader(), (0, 200_000, 40_000)))
     thread.start()
     folder.leave(name)
-    thread.join(60)
+    thread.join(DEADLINE_S)
     assert not thread.is_alive()
     assert len(here.log) == 1
 
@@ -487,7 +488,7 @@ def test_threads_download_each_block_once(remote):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(DEADLINE_S)
     assert len(kept(here)) == len(here.log) == 20
     assert not any(thread.is_alive() for thread in threads)
 

@@ -19,6 +19,7 @@ from penstock.cli import main
 from penstock.commands._network import Network
 from penstock.run import _network_advice
 from penstock.sources import _fetch, _openfile, _remote, _store
+from tests.waits import DEADLINE_S
 
 obstore = pytest.importorskip("obstore")
 moto = pytest.importorskip("moto.server")
@@ -43,11 +44,16 @@ class S3:
         request = urllib.request.Request(
             f"{self.endpoint}/{path}", data=data, method=method, headers={"Content-Type": "text/plain"}
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
             return answer.read()
 
     def put(self, key, data):
         obstore.put(self.store, key, data)
+
+
+@pytest.fixture(autouse=True)
+def _no_second_requests(monkeypatch):
+    monkeypatch.setattr(_fetch, "HEDGED_SHARE", 0.0)  # nor on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +193,7 @@ def test_another_file_in_the_folder_changes_nothing(s3, executor):
 def test_object_that_changes_while_it_is_read_is_an_error_that_names_it(s3, executor, kind):
     shards(s3)
     ds = ps.from_tar("s3://bucket/train/*.tar").map(len_and_first)
-    with ds.loader(executor, workers=1 if executor != "inline" else "auto", prefetch=1, timeout_s=60) as loader:
+    with ds.loader(executor, workers=1 if executor != "inline" else "auto", prefetch=1, timeout_s=DEADLINE_S) as loader:
         assert len(loader) == 12
         before = bytes(obstore.get(s3.store, "train/0002.tar").bytes())
         if kind == "deleted":
@@ -323,12 +329,11 @@ def test_second_epoch_comes_from_the_disk_cache(s3, tmp_path, kind, monkeypatch)
             ds = ps.image_dataset_from_directory("s3://bucket/pets", image_size=(4, 4), batch_size=None, cache=cache)
     asked, original = [], obstore.get
     monkeypatch.setattr(obstore, "get", lambda *given, **options: asked.append(given) or original(*given, **options))
-    monkeypatch.setattr(_fetch, "HEDGED_SHARE", 0.0)
     epochs, folder = [], cache.open()
     for _ in range(2):
         with ds.loader("threads") as loader:
             epochs.append([str(element) for element in loader])
-            ends_s = time.monotonic() + 60
+            ends_s = time.monotonic() + DEADLINE_S
             while folder._claimed:  # the threads of the fetcher store what arrived
                 assert time.monotonic() < ends_s
                 time.sleep(0.001)
@@ -421,7 +426,7 @@ class Gated:
     def fetch(self, start, stop):
         self.begun.set()
         self.asked.append((start, stop))
-        assert self.gate.wait(60)
+        assert self.gate.wait(DEADLINE_S)
         if self.errors:
             raise self.errors.pop(0)
         return self.data[start:stop]
@@ -463,7 +468,7 @@ def test_announced_ranges_are_joined_kept_within_their_memory_and_read_once(gate
 def test_what_does_not_fit_waits_until_something_is_read(gated):
     file, fetcher = gated
     fetcher.announce(*ranges((0, 300), (500, 300)), 60.0)
-    assert file.begun.wait(60)
+    assert file.begun.wait(DEADLINE_S)
     assert got(fetcher, 0, 150) == file.data[:150]
     assert file.asked == [(0, 300)]
     assert got(fetcher, 500, 300) == file.data[500:800]  # it is needed now, whatever is kept
@@ -535,7 +540,7 @@ def test_requests_of_earlier_batches_come_first(gated, monkeypatch):
     file.gate.clear()
     fetcher = _fetch.Fetcher(lambda number: file)
     fetcher.announce(*ranges((900, 10)), 60.0)
-    assert file.begun.wait(60)
+    assert file.begun.wait(DEADLINE_S)
     readers = []
     for batch, start in ((5, 500), (3, 300), (4, 400)):
         asker = RetryBudget(place=(0, batch))
@@ -546,7 +551,7 @@ def test_requests_of_earlier_batches_come_first(gated, monkeypatch):
         time.sleep(0.001)
     file.gate.set()
     for reader in readers:
-        reader.join(60)
+        reader.join(DEADLINE_S)
     fetcher.close()
     assert [start for start, _ in file.asked if start >= 300][:2] == [900, 300]
     assert fetcher._limit > 1
@@ -566,6 +571,7 @@ def test_bytes_under_way_begin_small(monkeypatch):
 
 
 def test_slow_request_is_made_twice(monkeypatch):
+    monkeypatch.setattr(_fetch, "HEDGED_SHARE", 0.02)
     file = Gated()
     stuck, free = threading.Event(), file.gate
     original = file.fetch
@@ -573,7 +579,7 @@ def test_slow_request_is_made_twice(monkeypatch):
     def fetch(start, stop):
         if start == 500 and not stuck.is_set():
             stuck.set()
-            assert free.wait(60)
+            assert free.wait(DEADLINE_S)
         return original(start, stop)
 
     file.fetch = fetch

@@ -16,6 +16,7 @@ from penstock.lower._program import Unit
 from penstock.run import _choose as _choice
 from penstock.run.pool._payload import pack, unpack
 from penstock.sources import _fetch, _openfile, _remote, _wholefiles
+from tests.waits import DEADLINE_S
 
 fsspec = pytest.importorskip("fsspec")
 from tests.servers import WebFileSystem, serving  # noqa: E402
@@ -162,7 +163,7 @@ def test_a_loader_hears_of_the_failure_before_its_timeout(server, monkeypatch):
     ds = records(server)
     server.begin_with(lambda number, headers: 503 if headers["Range"] else None)
     with (
-        ds.loader("threads", timeout_s=60) as loader,
+        ds.loader("threads", timeout_s=DEADLINE_S) as loader,
         pytest.raises(ps.SourceError, match=r"after 2 tries in 0 s:"),
     ):
         next(iter(loader))
@@ -272,7 +273,7 @@ def test_pause_ends_when_nobody_wants_the_unit_any_more(server, pausing, how, is
     server.begin_with(lambda number, headers: 503 if first_byte(headers) > well_until else None)
     iterator = iter(loader)
     assert next(iterator).tobytes() == RECORDS[0]
-    assert pausing.wait(60)
+    assert pausing.wait(DEADLINE_S)
     workers = [each for each in set(threading.enumerate()) - before if each.name.startswith("penstock-")]
     if how == "close":
         loader.close()
@@ -282,14 +283,14 @@ def test_pause_ends_when_nobody_wants_the_unit_any_more(server, pausing, how, is
         loader.close()
     del loader, iterator, ds
     for thread in workers:
-        thread.join(60)
+        thread.join(DEADLINE_S)
         assert not thread.is_alive()
 
 
 def test_pause_inline_ends_with_its_loader(server, pausing):
     loader = records(server).loader("inline", timeout_s=1e9)
     server.begin_with(lambda number, headers: 503 if headers["Range"] else None)
-    thread = threading.Thread(target=lambda: pausing.wait(60) and loader.close())
+    thread = threading.Thread(target=lambda: pausing.wait(DEADLINE_S) and loader.close())
     thread.start()
     with pytest.raises(ps.LoaderError, match=r"This loader is closed"):
         next(iter(loader))
@@ -302,7 +303,7 @@ def test_files_that_are_looked_at_together_end_together(is_main, monkeypatch):
 
     def look(name):
         if name == "fails":
-            assert begun.wait(60)
+            assert begun.wait(DEADLINE_S)
             raise KeyboardInterrupt if is_main else ps.SourceError("It is gone.")
         begun.set()
         try:
@@ -465,7 +466,7 @@ def test_pause_in_a_worker_process_ends_with_its_loader(http):
         http.begin_with(lambda number, headers: (failed.set() or 503) if first_byte(headers) > 500 else None)
         next(iter(loader))
         pids = loader._delivery.pids()
-        assert failed.wait(60)
+        assert failed.wait(DEADLINE_S)
         began = time.monotonic()
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
     assert time.monotonic() - began < 20  # and not the half minute of all pauses
