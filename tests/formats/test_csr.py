@@ -377,6 +377,9 @@ def test_another_archive_and_another_file_are_refused(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.arange(3))
     with pytest.raises(ps.SourceError, match=r"has no indptr, indices, data, shape, format.*It has x\.npy"):
         ps.from_csr(tmp_path / "a.npz")
+    np.savez(tmp_path / "a.npz", format=b"coo", row=np.arange(3), col=np.arange(3), data=np.arange(3), shape=(3, 3))
+    with pytest.raises(ps.SourceError, match=r"format 'coo'.*tocsr\(\)"):
+        ps.from_csr(tmp_path / "a.npz")
     (tmp_path / "b.npz").write_bytes(b"no archive")
     with pytest.raises(ps.SourceError, match=r"b\.npz is no \.npz, or is damaged: BadZipFile"):
         ps.from_csr(tmp_path / "b.npz")
@@ -396,6 +399,10 @@ def test_a_member_that_says_it_is_larger_than_its_archive_is_refused(tmp_path):
     ("value", "text"),
     [
         (SimpleNamespace(format="csc", indptr=1, indices=1, data=1), r"format 'csc'.*from_csr\(matrix\.tocsr\(\)\)"),
+        (
+            SimpleNamespace(format="csr", indptr=np.arange(2), indices=np.arange(1), data=np.arange(1), shape=(3,)),
+            r"got an array of shape \(3,\), .*reshape\(1, -1\)",
+        ),
         (np.eye(3), r"got an? .*ndarray.*from_arrays\(array\)"),
         (3, r"takes a CSR matrix of SciPy"),
     ],
@@ -524,12 +531,17 @@ def test_columns_in_which_values_could_be_missing_and_are_not_are_read(tmp_path)
         text = file.create_group("obs/text")  # as pandas 3 has text
         text["values"], text["mask"] = [f"cell {i}" for i in range(ROWS)], np.zeros(ROWS, bool)
         text.attrs["encoding-type"] = "nullable-string-array"
+        truth = file.create_group("obs/truth")
+        truth["values"], truth["mask"] = np.ones(ROWS, bool), np.ones(ROWS, bool)
+        truth.attrs["encoding-type"] = "nullable-boolean"
     element = ps.from_h5ad(path, ["age", "text"])[7]
     assert (element["age"], element["text"]) == (7, "cell 7")
     with h5py.File(path, "r+") as file:
         file["obs/text/mask"][2] = True
     with pytest.raises(ps.SpecError, match=r"with missing values, .*fillna\(''\)"):
         ps.from_h5ad(path, ["text"])
+    with pytest.raises(ps.SpecError, match=r"with missing values, .*fillna\(False\)\.astype\(bool\)"):
+        ps.from_h5ad(path, ["truth"])
 
 
 def test_layers_take_the_place_of_the_matrix(tmp_path):

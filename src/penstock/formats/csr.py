@@ -96,6 +96,11 @@ def _source(matrix: Any, dense: bool) -> SparseSource:
                 f"from_csr() got a matrix in the format {matrix.format!r}, in which the values of a row are not "
                 "neighbours. Convert it: from_csr(matrix.tocsr())."
             )
+        if len(matrix.shape) != 2:
+            raise ArgumentTypeError(
+                f"from_csr() got an array of shape {matrix.shape}, and a matrix has rows and columns. Make it one row: "
+                "from_csr(array.reshape(1, -1).tocsr())."
+            )
         parts = [ArraySource(np.asarray(getattr(matrix, name))) for name in _PARTS]
         rows, columns = matrix.shape
         return _checked(f"a matrix of {rows} x {columns}", parts, (rows, columns), dense)
@@ -160,19 +165,19 @@ def _of_npz(path: str, dense: bool) -> SparseSource:
             status = os.fstat(file.fileno())
             state = status.st_dev, status.st_ino, status.st_size
             members = {each.filename: each for each in archive.infolist()}
+            form = _small(archive, members["format.npy"], absolute) if "format.npy" in members else "csr"
+            form = form.decode(errors="replace") if isinstance(form, bytes) else str(form)
+            if form != "csr":
+                raise SourceError(
+                    f"{absolute} has a matrix in the format {form!r:.40}, in which the values of a row are not "
+                    "neighbours. Write it again: scipy.sparse.save_npz(path, matrix.tocsr(), compressed=False)."
+                )
             missing = [each for each in (*_PARTS, "shape", "format") if f"{each}.npy" not in members]
             if missing:
                 raise SourceError(
                     f"{absolute} has no {', '.join(missing)}, so it is no sparse matrix of SciPy. It has "
                     f"{', '.join(sorted(members))[:200]}. Write it by "
                     "scipy.sparse.save_npz(path, matrix, compressed=False)."
-                )
-            form = _small(archive, members["format.npy"], absolute)
-            form = form.decode(errors="replace") if isinstance(form, bytes) else str(form)
-            if form != "csr":
-                raise SourceError(
-                    f"{absolute} has a matrix in the format {form!r:.40}, in which the values of a row are not "
-                    "neighbours. Write it again: scipy.sparse.save_npz(path, matrix.tocsr(), compressed=False)."
                 )
             shape = _shape_of(absolute, _small(archive, members["shape.npy"], absolute))
             parts: list[Source] = []
