@@ -130,6 +130,9 @@ DAMAGES = {
     "cut": (lambda data: data[:-1], r"0\.nii has 687 bytes, and its header says \(7, 6, 4\) of int16 from byte 352 on"),
     "a part of a header": (lambda data: data[:200], r"0\.nii is no NIfTI file"),
     "empty": (lambda data: b"", r"0\.nii is no NIfTI file"),
+    "no values": (lambda data: data[:44] + struct.pack("<h", 0) + data[46:], r"0\.nii .*header says \(7, 0, 4\)"),
+    "gzip": (gzip.compress, r"0\.nii is no NIfTI file\. It is compressed by gzip, .* rename it as in scan\.nii\.gz"),
+    "another kind": (lambda data: b"no volume" * 99, r"nibabel\.save\(nibabel\.load\(path\), 'scan\.nii'\)"),
     "zeros": (lambda data: bytes(len(data)), r"0\.nii is no NIfTI file"),
     "large": (lambda data: data[:42] + struct.pack("<h", 32767) + data[44:], r"header says \(32767, 6, 4\) of int16"),
     "below zero": (lambda data: data[:42] + struct.pack("<h", -3) + data[44:], r"0\.nii"),
@@ -154,6 +157,16 @@ def test_damage_of_compressed_values_is_told_at_the_read(scans):
     scans[1].write_bytes(gzip.compress(data[:42] + struct.pack("<3h", 32767, 32767, 99) + data[48:]))
     with pytest.raises(ps.SourceError, match=r"1\.nii\.gz has \d+ bytes, and its header says \(32767, 32767, 99\) of"):
         ps.from_nifti(scans)
+
+
+def test_a_name_that_says_gzip_and_a_pair_without_its_half_are_told(scans, tmp_path):
+    (tmp_path / "a.nii.gz").write_bytes(scans[0].read_bytes())
+    with pytest.raises(ps.SourceError, match=r"a\.nii\.gz is no .* is not compressed by gzip, .* as in scan\.nii\."):
+        ps.from_nifti(tmp_path / "a.nii.gz")
+    nibabel.save(nibabel.Nifti1Pair(np.ones((2, 2, 2), "int16"), np.eye(4)), tmp_path / "a.img")
+    (tmp_path / "a.img").unlink()
+    with pytest.raises(ps.SourceError, match=r"a\.img cannot be read: No such file"):
+        ps.from_nifti(tmp_path / "a.hdr")
 
 
 def test_a_file_that_changes_is_told(scans):

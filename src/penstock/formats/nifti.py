@@ -88,13 +88,13 @@ def image_of(path: str) -> Any:
                 image = kind.from_filename(path, mmap=False)  # a mapped file that is cut ends the process
                 break
         else:
-            raise SourceError(f"{path} is no NIfTI file. Give a .nii, a .nii.gz, or the .hdr or .img of a pair.")
+            raise SourceError(f"{path} is no NIfTI file. {_cure(path)}")
         place, offset = image.file_map["image"].filename, image.dataobj.offset
         require_file(place)
         nbytes = math.prod(image.shape) * image.dataobj.dtype.itemsize
         present = os.stat(place).st_size
         most = present * _MOST_EXPANSION if is_packed(image) else present
-        if min(image.shape, default=0) < 0 or offset < 0 or offset + nbytes > most:
+        if min(image.shape, default=1) < 1 or offset < 0 or offset + nbytes > most:
             raise SourceError(
                 f"{place} has {present:,} bytes, and its header says {image.shape} of {image.dataobj.dtype} from byte "
                 f"{offset:,} on. It is damaged, or was not written to its end; write it again."
@@ -102,10 +102,23 @@ def image_of(path: str) -> Any:
     except PenstockError:
         raise
     except OSError as error:
-        raise SourceError(f"{path} cannot be read: {error.strerror or error}.") from error
+        raise SourceError(f"{error.filename or path} cannot be read: {error.strerror or error}.") from error
     except Exception as error:  # what nibabel raises for damage has many types
         raise SourceError(f"{path} is no NIfTI file, or is damaged: {type(error).__name__}: {error}") from error
     return image
+
+
+def _cure(path: str) -> str:
+    """What to do with a file that nibabel does not take for NIfTI."""
+    with open_file(path) as file:
+        is_gzip = file.read(2) == b"\x1f\x8b"
+    if is_gzip != path.lower().endswith(".gz"):
+        fact, name = ("is", "scan.nii.gz") if is_gzip else ("is not", "scan.nii")
+        return f"It {fact} compressed by gzip, and its name says otherwise: rename it as in {name}."
+    return (
+        "Give a .nii, a .nii.gz, or the .hdr or .img of a pair. Others that nibabel reads can be written as one: "
+        "nibabel.save(nibabel.load(path), 'scan.nii')."
+    )
 
 
 def dtype_of(image: Any) -> np.dtype[Any]:
