@@ -36,6 +36,29 @@ def test_a_path_and_its_bytes_give_the_samples(form, tmp_path):
     assert np.array_equal(audio.decode(path, offset=0.25, duration=0.5), found[2000:6000]) or form == "OGG"
 
 
+@pytest.mark.parametrize(("rate", "mode"), [(16000, "CONSTANT"), (16000, "VARIABLE"), (44100, "VARIABLE")])
+def test_an_mp3_has_the_same_samples_in_its_parts(rate, mode, tmp_path):
+    noise = np.random.default_rng(0).normal(0, 0.1, 30000) * (np.arange(30000) % 9000 > 4000)
+    path = tmp_path / "a.mp3"
+    soundfile.write(path, noise, rate, compression_level=0.9, bitrate_mode=mode)
+    assert (b"Xing" in path.read_bytes()) == (mode == "VARIABLE")  # the number of samples
+    whole = audio.decode(path)
+    assert len(whole) == 30000 if mode == "VARIABLE" else 30000 < len(whole) < 30000 + 4 * 576
+    for first in range(2000, 29000, 1500):
+        part = audio.decode(path.read_bytes(), offset=first / rate, duration=500 / rate)
+        assert np.abs(part - whole[first : first + 500]).max() < 1e-5
+    path.write_bytes(b"ID3\3\0\0\0\0\1\0" + bytes(128) + path.read_bytes())
+    assert len(audio.decode(path)) == len(whole)
+
+
+def test_kinds_that_are_decoded_from_their_beginning_have_parts():
+    out = io.BytesIO()
+    soundfile.write(out, TONE, RATE, format="WAV", subtype="GSM610")
+    whole = audio.decode(out.getvalue())
+    assert np.abs(whole[:RATE] - TONE).mean() < 0.02
+    assert np.array_equal(audio.decode(out.getvalue(), offset=0.25, duration=0.5), whole[2000:6000])
+
+
 def test_channels_are_kept_or_averaged():
     data = encoded(STEREO)
     assert np.abs(audio.decode(data) - STEREO).max() < 1e-4
@@ -109,6 +132,10 @@ BAD = {
     "large": (
         WAV[:40] + struct.pack("<I", 0x70000000) + WAV[44:],
         r"header says 1,879,048,192 bytes of sound, and 16,",
+    ),
+    "flac of a pipe": (
+        FLAC[:21] + bytes([FLAC[21] & 240]) + bytes(4) + FLAC[26:],
+        r"its header does not say how many samples it has, .*ffmpeg -i FILE new\.flac",
     ),
     "large flac": (FLAC[:21] + bytes([FLAC[21] | 15]) + b"\xff" * 4 + FLAC[26:], r"its part takes 512 GiB|damaged|cut"),
 }

@@ -31,6 +31,12 @@ _CUT: Final = re.compile(r"^\s*data\s*:\s*(\d+) \(should be (\d+)\)", re.MULTILI
 """What libsndfile notes about a WAV whose header says another size than the file has."""
 _UNKNOWN_NBYTES: Final = 0x7FFF0000
 """From here on a WAV says a size that its writer did not know, because it wrote into a pipe."""
+_MP3_COUNT: Final = re.compile(rb"(?:Xing|Info)...[\1\3\5\7\x09\x0b\x0d\x0f](?!\0{4})|VBRI.{10}(?!\0{4})", re.DOTALL)
+"""The number of frames of an MP3, near its beginning."""
+_MP3_LEAD: Final = 16 * 1152
+"""Samples of an MP3 that are decoded before a part. A frame needs bytes of up to 12 frames before it, and after a seek
+libsndfile decodes fewer."""
+_BLOCK: Final = 1 << 16
 _MOST_RATE: Final = 10_000_000
 _MOST_NBYTES: Final = 1 << 32
 
@@ -180,7 +186,7 @@ def _part(data: Any, options: Decoding, first: Callable[[int, int, int], int]) -
                 raise AudioError("it is empty (0 bytes).")
             content.seek(0)
             with soundfile.SoundFile(content) as file:
-                return _decoded(file, options, first)
+                return _decoded(file, _frame_count(file, content), options, first)
     except AudioError as error:
         raise AudioError(f"{name}{error}") from None
     except OSError as error:
@@ -193,10 +199,38 @@ def _part(data: Any, options: Decoding, first: Callable[[int, int, int], int]) -
         ) from None
 
 
-def _decoded(file: Any, options: Decoding, first: Callable[[int, int, int], int]) -> Sound:
-    frames, rate, channels = file.frames, file.samplerate, file.channels
+def _frame_count(file: Any, content: Any) -> int:
+    """The samples of each channel. An MP3 need not say them; then libsndfile guesses, so they are counted here."""
+    if not _is_mp3(file):
+        return int(file.frames)
+    place = content.tell()
+    content.seek(0)
+    head = content.read(10)
+    content.seek(0)
+    if head[:3] == b"ID3":
+        a, b, c, d = head[6:]
+        content.seek(10 + (a << 21 | b << 14 | c << 7 | d))
+    says = _MP3_COUNT.search(content.read(1 << 12))
+    content.seek(place)
+    if says:
+        return int(file.frames)
+    return sum(iter(lambda: len(file.read(_BLOCK, dtype="float32")), 0))
+
+
+def _is_mp3(file: Any) -> bool:
+    """Whether it is MPEG of layer 1, 2 or 3."""
+    return str(file.subtype).startswith("MPEG")
+
+
+def _decoded(file: Any, frames: int, options: Decoding, first: Callable[[int, int, int], int]) -> Sound:
+    rate, channels = file.samplerate, file.channels
     if (cut := _CUT.search(file.extra_info)) and int(cut[2]) < int(cut[1]) < _UNKNOWN_NBYTES:
         raise AudioError(f"it is cut: its header says {int(cut[1]):,} bytes of sound, and {int(cut[2]):,} are there.")
+    if frames == (1 << 63) - 1:
+        raise AudioError(
+            "its header does not say how many samples it has, as if it was written into a pipe. Write it anew: ffmpeg "
+            "-i FILE new.flac."
+        )
     if not 0 < frames < 1 << 62 or not 0 < rate <= _MOST_RATE:
         raise AudioError(f"it has {frames:,} samples, {rate:,} a second. It is empty, damaged or cut.")
     wanted = options.sample_rate or rate
@@ -212,8 +246,13 @@ def _decoded(file: Any, options: Decoding, first: Callable[[int, int, int], int]
             f"its part takes {size_text(int(nbytes))}, above {size_text(int(room_nbytes))}, which is 4 GiB or what "
             "memory_limit leaves to each worker. Give duration=, or raise memory_limit."
         )
-    file.seek(at)
-    found: Sound = file.read(present, dtype="float32", always_2d=True)
+    lead = min(at, _MP3_LEAD) if _is_mp3(file) else 0
+    if file.seekable():
+        file.seek(at - lead)
+    else:  # kinds for telephones
+        for left in range(at, 0, -_BLOCK):
+            file.read(min(left, _BLOCK))
+    found: Sound = file.read(lead + present, dtype="float32", always_2d=True)[lead:]  # one call: a seek follows each
     if len(found) < present:
         raise AudioError(f"it is cut: its header says {frames:,} samples, and it ends after {at + len(found):,}.")
     found = found.mean(axis=1, keepdims=True) if options.mono else found
