@@ -692,6 +692,33 @@ def test_a_shard_of_full_batches_of_unknown_length_is_allowed() -> None:
     assert halves == [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
 
 
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+def test_counts_beyond_those_of_numpy_are_counts(executor: Any) -> None:
+    few, endless = numbers(6), numbers(6).repeat()
+    for ds in (
+        few.take(10**40),
+        few[: 10**40],
+        few.batch(4).take(2**62),
+        endless.batch(4).take(2**61)[:2],
+        few.repeat(1).batch(4),
+    ):
+        with ds.loader(executor) as loader:
+            assert lists(itertools.islice(loader, 2)) == lists(itertools.islice(ds, 2))
+    for size in (2**45, 10**40):
+        assert lists(few.batch(size)) == [[0, 1, 2, 3, 4, 5]]
+        with (
+            few.batch(size).loader(executor) as loader,
+            pytest.raises(ps.MemoryLimitError, match="smaller prefetch or batch"),
+        ):
+            next(iter(loader))
+
+
+def test_a_row_of_a_pack_that_is_larger_than_memory_is_an_error_of_memory() -> None:
+    rows = ps.from_generator(lambda: [np.arange(3)], element_spec=ps.ArraySpec((None,), "int64")).pack(2**62)
+    with pytest.raises(ps.MemoryLimitError, match=r"^The system gives no .* for a row of pack\(.* Use shorter rows\."):
+        next(iter(rows))
+
+
 def test_an_error_in_the_middle_of_an_iteration_leaves_what_came_before() -> None:
     taken = list(itertools.islice(ps.from_generator(gives_something_else), 1))
     assert taken == [1]

@@ -3,6 +3,7 @@
 Rewrites of plans trust these facts (`Node`), so a fact that is too bold gives wrong elements.
 """
 
+import itertools
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -298,6 +299,10 @@ def test_a_step_that_keeps_neighbours_asks_for_neighbours(plan: Plan) -> None:
         if node.keeps_neighbours:
             for _, indices in needs(node, 0, range(finite_length(node))):
                 assert (np.diff(indices) == 1).all()
+        if node.traits.is_parallel and (count := finite_length(node)):
+            for start, stop in [*itertools.pairwise(range(count + 1)), (0, count)]:
+                ((_, asked),) = needs(node, 0, range(start, stop))
+                assert node.needs(start, stop) == (asked[0], asked[-1] + 1)
 
 
 @given(plans(verbs=ALL))

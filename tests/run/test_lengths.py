@@ -336,9 +336,8 @@ def test_a_batch_that_needs_more_of_a_stream_than_it_has_is_an_error_and_no_wait
     class Later(Claims):
         verb = "later"
 
-        def demand(self, epoch: int, indices: Any) -> Any:
-            (need,) = super().demand(epoch, indices)
-            return [need._replace(indices=need.indices + 3)]
+        def needs(self, start: int, stop: int) -> tuple[int, int]:
+            return start + 3, stop + 3
 
     ds = Dataset(Later(stream(6)._node, 6, workers_run_it=True)).batch(2)
     with ds.loader("threads") as loader:

@@ -131,17 +131,16 @@ class BatchProgram(Program):
 
     def shortage(self, epoch: int, index: int, length: int) -> SpecError:
         """Returns the error for a batch that needs elements beyond the end of a stream of `length` elements."""
-        node, indices = self.at(length), np.array([index], np.int64)
-        stop = needed(node, index)[1]
+        node, start, stop = self.at(length), index, index + 1
+        needed_count = needed(node, index)[1]
         while node.inputs:  # down to the step that asks for more than its input has
-            (need,) = node.demand(0, indices)
-            if int(need.indices.max(initial=0)) >= (node.inputs[0].length or 0):
+            start, stop = node.needs(start, stop)
+            if stop > (node.inputs[0].length or 0):
                 break
             (node,) = node.inputs
-            indices = need.indices
         return SpecError(
-            f"Batch {index} of epoch {epoch} needs {stop} elements of a stream that ended after {length}. {node.label} "
-            "has fewer elements than its length says."
+            f"Batch {index} of epoch {epoch} needs {needed_count} elements of a stream that ended after {length}. "
+            f"{node.label} has fewer elements than its length says."
         )
 
     def cut(self, unit: Unit, worker_count: int, row_s: float = 0.0) -> list[Unit]:

@@ -119,12 +119,11 @@ def uses(node: Node) -> Iterator[Node]:
 
 def needed(node: Node, index: int) -> tuple[int, int]:
     """The elements `[first, stop)` of the inlet that one element of a step above it needs."""
-    indices = np.array([index], np.int64)
+    start, stop = index, index + 1
     while node.inputs:
-        (need,) = node.demand(0, indices)
+        start, stop = node.needs(start, stop)
         (node,) = node.inputs
-        indices = need.indices
-    return (int(indices[0]), int(indices[-1]) + 1) if len(indices) else (0, 0)
+    return start, stop
 
 
 def reader_of(plan: Node) -> Reader:

@@ -89,6 +89,10 @@ class Batching(OneInput):
         """The elements of each batch, in order."""
         return [Demand(0, epoch, self._members(indices)[0])]
 
+    def needs(self, start: int, stop: int) -> tuple[int, int]:
+        """From the first element of the first batch to the last of the last."""
+        return start * self.size, (stop - 1) * self.size + self.element_count(stop - 1)
+
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Stacks elements of a stream as they come."""
         self.spec  # noqa: B018  # refuses elements that cannot be stacked

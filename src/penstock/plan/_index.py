@@ -88,6 +88,10 @@ class Slice(Called, Reorder, OneInput):
         """An affine map of positions."""
         return [Demand(0, epoch, indices * self.step + self.start)]
 
+    def needs(self, start: int, stop: int) -> tuple[int, int]:
+        """Those as far from the start."""
+        return start + self.start, stop + self.start
+
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """The chosen elements of a stream, which is read from its start."""
         if self.count == 0:

@@ -173,6 +173,13 @@ class Node(ABC):
         """
         return ()
 
+    def needs(self, start: int, stop: int) -> tuple[int, int]:
+        """The range of the input's elements that a range of elements needs; asked of steps that are `is_parallel`.
+
+        Python's integers: a length may be larger than NumPy's, and a batch larger than memory.
+        """
+        return start, stop
+
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Writes the given elements into rows of `out`, or makes `gather` do so when it runs."""
         raise NotImplementedError(f"{self.label} has no random access")

@@ -17,10 +17,11 @@ from penstock.base import _tree
 from penstock.base._errors import ElementError, SpecError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Structure
+from penstock.memory._budget import not_given
 from penstock.memory._rows import Indices, Leaves, Rows, copied, distinct
 from penstock.plan._blocks import Blocks, Buckets, Packs
 from penstock.plan._index import mark_of
-from penstock.plan._node import Access, Demand, Elements, Length, Memory, OneInput, Randomness
+from penstock.plan._node import Access, Demand, Elements, Length, Memory, OneInput, Randomness, located
 from penstock.plan._pad import Padding, Stack, holds
 from penstock.plan._reader import Gather, Reader
 
@@ -343,9 +344,12 @@ class Pack(_OfLengths):
         """A row without sequences."""
         count = len(self.source.spec.leaves)
         fillings = [self.padding_value] * count + [0] * (len(self.spec.leaves) - count)
-        return [
-            np.full(leaf.shape, filling, leaf.dtype) for leaf, filling in zip(self.spec.leaves, fillings, strict=True)
-        ]
+        leaves = zip(self.spec.leaves, fillings, strict=True)
+        try:
+            return [np.full(leaf.shape, filling, leaf.dtype) for leaf, filling in leaves]
+        except (MemoryError, ValueError) as error:  # more than there is; more than NumPy can count
+            what = f"a row of {located(self)}, {self.spec}"
+            raise not_given(self.spec.nbytes, what, str(error).rstrip("."), "Use shorter rows") from error
 
 
 def _lay(out: Rows, leaf: int, laid: Any, counts: Indices, filling: Any) -> None:

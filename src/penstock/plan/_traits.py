@@ -8,7 +8,8 @@ class Traits(NamedTuple):
     """How a run treats a step, or several."""
 
     is_parallel: bool = False
-    """Over a stream, several workers run this step at once: it needs positions, and at most neighbouring elements."""
+    """Over a stream, several workers run this step at once: it needs positions, and at most neighbouring elements.
+    Its `needs` says which."""
     is_cpu_bound: bool = False
     """Elements take computation: a function or decoding."""
     may_hold_gil: bool = False

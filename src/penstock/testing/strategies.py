@@ -268,14 +268,15 @@ def _cast(draw: st.DrawFn, p: Plan) -> Plan | None:
 
 def _slice(draw: st.DrawFn, p: Plan) -> Plan | None:
     if p.is_stream:
-        chosen = slice(draw(st.integers(0, 3)), draw(st.none() | st.integers(3, 20)), draw(st.integers(1, 3)))
+        stops = st.none() | st.integers(3, 20) | st.just(10**20)
+        chosen = slice(draw(st.integers(0, 3)), draw(stops), draw(st.integers(1, 3)))
     else:
         chosen = draw(st.slices(len(p)))
     return p.then(p.dataset[chosen], lambda epoch: p.elements(epoch)[chosen])
 
 
 def _take(draw: st.DrawFn, p: Plan) -> Plan | None:
-    n = 20 - draw(st.integers(0, 20))
+    n = draw(st.sampled_from([20 - draw(st.integers(0, 20)), 10**20]))
     return p.then(p.dataset.take(n), lambda epoch: p.elements(epoch)[:n])
 
 
