@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,12 +67,13 @@ class Ended(NamedTuple):
     err: str
 
 
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    return port
+@contextlib.contextmanager
+def _reserved_port() -> Iterator[int]:
+    """A port that the system gives to no other process, and that a server with `SO_REUSEADDR` can have meanwhile."""
+    with socket.socket() as held:
+        held.bind(("", 0))
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # before, it might be one that another holds so
+        yield held.getsockname()[1]
 
 
 LAUNCHER = """
@@ -166,10 +167,9 @@ def run_ranks(
         launcher: One for several runs; by default this one has its own.
     """
     text = script.read_text() if isinstance(script, Path) else script
-    job = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    job |= ALWAYS | (env or {})
     words = [str(word) for word in arguments]
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, _reserved_port() as port:
+        job = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)} | ALWAYS | (env or {})
         folder = Path(name)
         if not isinstance(script, Path):
             script = folder / "script.py"

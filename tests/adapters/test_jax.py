@@ -6,15 +6,12 @@ the first of them, as it would to an accelerator.
 
 import contextlib
 import re
-import socket
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 import penstock as ps
-from tests.waits import PROGRAM_S
+from tests.adapters.ranks import run_ranks
 
 pytestmark = [pytest.mark.framework, pytest.mark.usefixtures("leaves_nothing_behind", "_jax_lets_go")]
 
@@ -253,11 +250,11 @@ def test_shardings_over_devices_of_this_process(fresh_python):
 # Several processes.
 
 ONE_OF_TWO_PROCESSES = """
-import sys
+import os
 import jax, numpy as np, penstock as ps
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
-address, number = sys.argv[1], int(sys.argv[2])
+address, number = f"127.0.0.1:{os.environ['MASTER_PORT']}", int(os.environ["RANK"])
 jax.distributed.initialize(address, num_processes=2, process_id=number, initialization_timeout=200)
 X = np.arange(48, dtype=np.float32).reshape(24, 2)
 ds = ps.from_arrays((X, np.arange(24))).shuffle(1).batch(8)
@@ -292,36 +289,13 @@ jax.distributed.shutdown()
 
 
 def test_shardings_over_two_processes_make_global_batches_of_the_rows_that_each_holds():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
     env = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
-    processes = [_started(ONE_OF_TWO_PROCESSES, address, str(number), env=env) for number in range(2)]
-    try:
-        said = [process.communicate(timeout=PROGRAM_S) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    for number, (process, (out, err)) in enumerate(zip(processes, said, strict=True)):
-        assert process.returncode == 0, err
-        first, second, all_rows, mismatch, odd = out.splitlines()
+    for number, rank in enumerate(run_ranks(ONE_OF_TWO_PROCESSES, 2, env=env, warnings=())):
+        assert rank.status == 0, rank.err
+        first, second, all_rows, mismatch, odd = rank.out.splitlines()
         assert (first, second, all_rows) == (f"({number}, 2)", f"({1 - number}, 2)", "(0, 1)")
         assert mismatch.startswith(
             f"shard=({number}, 2) does not fit the sharding, by which the devices of this process hold part "
             f"{1 - number} of 2 of the rows. Leave shard= out"
         )
         assert "do not hold one even part of the rows of each batch" in odd
-
-
-def _started(script, *arguments, env):
-    import os
-
-    return subprocess.Popen(
-        [sys.executable, "-c", script, *arguments],
-        env=os.environ | env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )

@@ -24,7 +24,6 @@ from tests.adapters.ranks import (
     STOP,
     TORCH,
     Launcher,
-    free_port,
     one_process,
     require_success,
     run_ranks,
@@ -184,7 +183,8 @@ JAX = (
 import jax
 
 jax.config.update("jax_enable_x64", True)
-address, count, number, stop = sys.argv[1], int(sys.argv[2]), int(os.environ["RANK"]), int(sys.argv[3])
+address = f"127.0.0.1:{os.environ['MASTER_PORT']}"
+count, number, stop, path = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"]), int(sys.argv[1]), sys.argv[2]
 if count > 1:
     jax.distributed.initialize(address, count, number, initialization_timeout=200)
 sharding = jax.sharding.NamedSharding(
@@ -196,8 +196,8 @@ def step(weights, batch):
     return weights - 0.1 * jax.grad(lambda weights: ((batch["x"] @ weights - batch["y"]) ** 2).mean())(weights)
 
 weights, state, seen = jax.numpy.zeros(3), None, []
-if os.path.exists(sys.argv[4]):
-    weights, state = (read(value) for read, value in zip((np.array, dict), json.load(open(sys.argv[4]))))
+if os.path.exists(path):
+    weights, state = (read(value) for read, value in zip((np.array, dict), json.load(open(path))))
 with ds.to_jax(sharding=sharding, executor="threads", workers=1) as batches:
     if state:
         batches.loader.set_state(state)
@@ -209,7 +209,7 @@ with ds.to_jax(sharding=sharding, executor="threads", workers=1) as batches:
                 break
     saved = [np.asarray(weights.addressable_data(0)).tolist(), batches.loader.get_state()]
     if number == 0:
-        json.dump(saved, open(sys.argv[4], "w"))
+        json.dump(saved, open(path, "w"))
 print(json.dumps(seen))
 with rows.batch(50).to_jax(sharding=sharding, uneven="mask", training=False, executor="inline") as batches:
     counted = jax.jit(lambda batch, mask: (mask.sum(), (mask[:, None] * batch["x"]).sum(), mask.size))
@@ -232,9 +232,9 @@ if count > 1:
 def test_jax_in_two_processes_is_one_process(tmp_path: Path) -> None:
     path, whole = tmp_path / "saved.json", tmp_path / "whole.json"
     env = {"JAX_PLATFORMS": "cpu"}
-    first = require_success(run_ranks(JAX, 2, f"127.0.0.1:{free_port()}", 2, STOP, path, env=env))
-    second = require_success(run_ranks(JAX, 1, "", 1, 0, path, env=env))
-    wanted = require_success(run_ranks(JAX, 1, "", 1, 0, whole, env=env))
+    first = require_success(run_ranks(JAX, 2, STOP, path, env=env))
+    second = require_success(run_ranks(JAX, 1, 0, path, env=env))
+    wanted = require_success(run_ranks(JAX, 1, 0, whole, env=env))
     assert together(first) + together(second) == together(wanted)
     np.testing.assert_allclose(json.loads(path.read_text())[0], json.loads(whole.read_text())[0], rtol=0, atol=1e-12)
     told = [line for out in first for line in out.splitlines()[1:]]
@@ -248,9 +248,11 @@ import os, sys
 import jax
 import penstock as ps
 
+address = f"127.0.0.1:{os.environ['MASTER_PORT']}"
+
 {hook}
 number = int(os.environ["RANK"])
-jax.distributed.initialize(sys.argv[1], 2, number, initialization_timeout=200)
+jax.distributed.initialize(address, 2, number, initialization_timeout=200)
 sharding = jax.sharding.NamedSharding(jax.make_mesh((2,), ("batch",)), jax.sharding.PartitionSpec("batch"))
 
 def broken(x):
@@ -270,7 +272,7 @@ def test_one_processs_error_ends_both_at_once_with_the_hook_of_the_page() -> Non
     hook = re.search(r"def end_at_once.*?sys.excepthook = end_at_once", page, re.DOTALL)
     assert hook is not None
     script = FAILING.replace("{hook}", hook[0])
-    first, second = run_ranks(script, 2, f"127.0.0.1:{free_port()}", env={"JAX_PLATFORMS": "cpu"})
+    first, second = run_ranks(script, 2, env={"JAX_PLATFORMS": "cpu"})
     assert first.status == second.status == 1
     assert "failed on element 10 of epoch 0, made of the integer 10: ValueError: a broken file" in second.err
 
