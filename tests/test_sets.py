@@ -37,7 +37,7 @@ def once(name):
     return first
 """
 MAKEFILE = """
-PY = {python}
+PY = "{python}"
 PYTEST = $(PY) -m pytest
 test-%:
 	NAME=$* $(PYTEST) {arguments} test_$*.py

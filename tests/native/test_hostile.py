@@ -449,13 +449,12 @@ WITHOUT_MEMORY = """
 @pytest.mark.skipif("native" not in ENGINES or not shutil.which("g++"), reason="needs the extension and a compiler")
 def test_without_memory_calls_raise_and_the_engine_goes_on(tmp_path):
     (tmp_path / "new.cpp").write_text(textwrap.dedent(FAILING_NEW))
-    library = tmp_path / "new.so"
-    subprocess.run(
-        ["g++", "-shared", "-fPIC", "-O1", "-o", library, tmp_path / "new.cpp"], check=True, timeout=PROGRAM_S
-    )
+    command = ["g++", "-shared", "-fPIC", "-O1", "-o", "new.so", "new.cpp"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=PROGRAM_S)
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(WITHOUT_MEMORY), tmp_path / "data"],
-        env=os.environ | {"LD_PRELOAD": str(library)},
+        cwd=tmp_path,
+        env=os.environ | {"LD_PRELOAD": "./new.so"},  # spaces in a path would separate libraries
         capture_output=True,
         text=True,
         timeout=PROGRAM_S,
