@@ -7,6 +7,7 @@ import penstock as ps
 from penstock.testing import SourceTests
 
 xarray = pytest.importorskip("xarray")
+pandas = pytest.importorskip("pandas")
 
 COUNT = 11
 VALUES = np.random.default_rng(0).normal(size=(3, COUNT, 4)).astype("f4")
@@ -145,6 +146,19 @@ def test_a_file_that_is_cut_is_told_with_its_rows(tmp_path):
         ds[9]
 
 
+def test_arrays_of_any_size_that_a_backend_calls_numbers_are_refused():
+    class Ragged(xarray.backends.BackendArray):
+        shape, dtype = (3,), np.dtype("i4")
+
+        def __getitem__(self, key):
+            return np.array([np.arange(2), np.arange(3), None], object)[key.tuple]
+
+    indexing = xarray.core.indexing
+    variable = xarray.Variable("i", indexing.LazilyIndexedArray(Ragged()), encoding={"source": "a.nc"})
+    with pytest.raises(ps.SourceError, match=r"rows\[0.* cannot be read: its values are arrays of any size"):
+        ps.from_xarray(xarray.Dataset({"rows": variable}), "i")[0]
+
+
 @pytest.mark.parametrize(
     ("data", "dim", "coords", "error", "text"),
     [
@@ -164,7 +178,14 @@ def test_a_file_that_is_cut_is_told_with_its_rows(tmp_path):
             "i",
             [],
             ps.SpecError,
-            r"'data' has values of any size",
+            r"'data' has values of dtype object, which have no fixed size .*data\['data'\]\.astype\('U'\)",
+        ),
+        (
+            xarray.Dataset({"kind": ("i", pandas.Categorical(["a", "b"]))}),
+            "i",
+            [],
+            ps.SpecError,
+            r"'kind' has values of dtype category, .* data\.drop_vars\('kind'\)",
         ),
     ],
 )

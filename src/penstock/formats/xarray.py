@@ -49,20 +49,22 @@ def selected(data: Any, dim: Hashable, coords: Sequence[Hashable]) -> Tree:
         variables[str(key)] = data.coords[key].variable
     file = data.encoding.get("source")
     start = "" if file is None else f"{file}/"
-    sources = {name: _source(start + name, each, dim) for name, each in variables.items()}
+    sources = {name: _source(start, name, each, dim) for name, each in variables.items()}
     return sources if isinstance(data, xarray.Dataset) or coords else next(iter(sources.values()))
 
 
-def _source(name: str, variable: Any, dim: Hashable) -> Source:
-    if variable.dtype.hasobject or variable.dtype.kind == "T":
+def _source(start: str, name: str, variable: Any, dim: Hashable) -> Source:
+    dtype = variable.dtype
+    if not isinstance(dtype, np.dtype) or dtype.hasobject or dtype.kind == "T":
         raise SpecError(
-            f"from_xarray(): {name!r} has values of any size (dtype {variable.dtype}), which have no place in a batch. "
-            f"Text: data[{name!r}].astype('U'). Times that NumPy has not: open with decode_times=False."
+            f"from_xarray(): {name!r} has values of dtype {dtype}, which have no fixed size in a batch. "
+            f"Text: data[{name!r}].astype('U'). Times that NumPy has not: open with decode_times=False. Numbers: "
+            f"data[{name!r}].astype('float64'). Or leave it out: data.drop_vars({name!r})."
         )
     if getattr(variable, "_in_memory", False):  # else it is read through xarray, which gives the same
         values = np.moveaxis(variable.values, variable.dims.index(dim), 0)
         return from_memmap(values) or ArraySource(values)
-    return XarraySource(name, variable, dim)
+    return XarraySource(start + name, variable, dim)
 
 
 @final
@@ -108,6 +110,8 @@ class XarraySource(NamedSource):
             found = self.variable.isel(dict(zip(self.dims, box, strict=True)))
             # The workers of a loader are the threads; dask would start others.
             values = found.compute(scheduler="synchronous").values if found.chunks else found.values
+            if values.dtype.hasobject:
+                raise ValueError("its values are arrays of any size, which have no place in a batch")
             return np.moveaxis(values, self.variable.dims.index(self.dim), 0)
         except Exception as error:  # backends raise exceptions of any type
             raise SourceError(
