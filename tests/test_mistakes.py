@@ -620,6 +620,42 @@ MISTAKES = [
         "penstock has no 'from_audio': penstock.from_files(paths)",
     ),
     (
+        "ps.from_arrays({'t': np.array(['a', 'b'])}).pack(4, lengths='t')",
+        "these are text. Count the tokens of each element: [len(tokens(e)) for e in ds].",
+    ),
+    (
+        "ps.statistics(ps.from_arrays({'t': np.array(['a', 'b']), 'n': np.ones(2), 'm': np.ones(2)}))",
+        "element['t'] is () <U1. Leave it out: select('n', 'm').",
+    ),
+    (
+        "ps.from_arrays({'s': np.arange(9)}).windows(3).split(0.5, 0.5, groups='s')",
+        "[label_of(e) for e in ds], or do this before the windows() or batch() that made it.",
+    ),
+    (
+        "ps.range(9).windows(3).split(0.5, 0.5, stratify=[0] * 7)",
+        "Or split the elements, and make the windows of each part.",
+    ),
+    (
+        "ps.range(9).map(lambda x: [{'x': x}, {'x': x}])[0]",
+        "(several elements are for flat_map(); parts of one stand in a tuple or a dict)",
+    ),
+    (
+        "ps.range(9).map(lambda many: {'ids': [np.arange(n) for n in many]}, batched=9)[0]",
+        "in map(batched=), element_spec= says which axis differs)",
+    ),
+    (
+        "ps.mix([ps.from_image_files('pets/*/*'), ps.from_arrays(np.zeros((3, 4, 4, 3), 'uint8'))], [1, 1])[0]",
+        "If sizes may differ: map(lambda e: e, element_spec=first.element_spec).",
+    ),
+    (
+        'ps.image_dataset_from_directory("pets", image_size=None)',
+        "Images as large as their files: from_image_files(paths, labels).",
+    ),
+    (
+        'ps.from_hdf5("text.txt")',
+        "text.txt is no HDF5 file: it begins with b'hello'.",
+    ),
+    (
         "ps.range(9).cache(3)",
         "cache() needs the path of a directory, got an int.",
     ),

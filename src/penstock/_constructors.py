@@ -166,12 +166,17 @@ def from_hdf5(
     with needs("from_hdf5", "hdf5"):
         from penstock.sources import hdf5
     if not isinstance(path, (str, os.PathLike)):
-        raise ArgumentTypeError(f"from_hdf5() needs a path, got {no_path(path)}")
+        raise ArgumentTypeError(f"from_hdf5() needs a path, got {no_path(path)}{_of_open_file(path)}")
     with hdf5.opened(path) as file:
-        require_order("from_hdf5(names=)", names, "Give a list.")
+        require_order("from_hdf5(names=)", names, "Give a list; for other names, rename({'a/x': 'x'}) comes after.")
         sources = hdf5.selected(file, os.fspath(path), names, folder_of("from_hdf5", files_in))
     leaves, structure = _tree.flatten(sources[names] if isinstance(names, str) else sources)
     return side_by_side("from_hdf5", [SourceNode(each, "from_hdf5") for each in leaves], structure)
+
+
+def _of_open_file(value: object) -> str:
+    """The remedy for an open HDF5 file, or an array of one, in place of a path."""
+    return " Of an open file: from_arrays({'x': file['x']})." if type_of(value) in ("a File", "a Dataset") else ""
 
 
 def folder_of(verb: str, files_in: Any) -> str | None:

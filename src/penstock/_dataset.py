@@ -928,7 +928,8 @@ class Dataset(NoArray):
             dealt_by = "stratify" if seed is None else "seed"
             raise ArgumentError(
                 f"split({dealt_by}=...) would deal overlapping windows to different parts, which would then share "
-                f"data. Split by range (no {dealt_by}), or give groups=, a label a window."
+                f"data. Split by range (no {dealt_by}), or give groups=, a label a window. Or split the elements, and "
+                "make the windows of each part."
             )
         if stratify is not None:
             return self._chosen(parts, by_classes(labels_of(node, "split(stratify=...)", stratify), parts, seed))
@@ -1835,9 +1836,9 @@ class Dataset(NoArray):
         a length of their own; JAX then compiles the model anew for each new length, so give it few, by `padded_shapes`.
 
         Args:
-            class_weight: A weight for each label, an integer or one-hot, applied as sample weights. Other targets are
-                refused: by their shape here, by their values in the batch that has them. `fit(class_weight=)` would be
-                dropped by Keras, and is refused.
+            class_weight: A weight for each label, an integer, a bool or one-hot, applied as sample weights. Other
+                targets are refused: by their shape here, by their values in the batch that has them.
+                `fit(class_weight=)` would be dropped by Keras, and is refused.
             training: Whether epochs advance. False for validation, where every pass is epoch 0.
             loader_options: As for `loader`. With `uneven=`, elements have targets. Its weights are sample weights,
                 times those of elements and classes if there are any. Rows that only fill up are left out, unless the

@@ -166,7 +166,10 @@ def image_dataset_from_directory(  # type: ignore[misc]  # it does not take all 
     if subset is not None:
         _require_one_of(verb, "subset", subset, Subset)
     if image_size is None:
-        raise ArgumentError(f"{verb}() needs an image_size: all images of a batch have one.")
+        raise ArgumentError(
+            f"{verb}() needs an image_size: all images of a batch have one. Images as large as their files: "
+            "from_image_files(paths, labels)."
+        )
     if batch_size is not None:
         batch_size = integer(verb, "batch_size", batch_size, least=1)
     fit = _fit(verb, crop_to_aspect_ratio, pad_to_aspect_ratio)

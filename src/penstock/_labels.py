@@ -98,7 +98,10 @@ def _read(node: Node, call: str, key: Any) -> npt.NDArray[Any]:
         hint = f" {_ONE_LEVEL}" if is_nested else ""
         raise ArgumentError(f"{call}: elements have no such leaf. They are {node.spec}.{hint}") from None
     if getattr(part, "shape", None) != ():
-        raise ArgumentError(f"{call}: a label or length is one number or text, and this leaf is {part}.")
+        raise ArgumentError(
+            f"{call}: a label or length is one number or text, and this leaf is {part}. Give one for each "
+            "element, [label_of(e) for e in ds], or do this before the windows() or batch() that made it."
+        )
     if node.length == 0:
         return np.empty(0, part.dtype)
     # By its name a source reads the one column, see `with_parts`.

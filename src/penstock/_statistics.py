@@ -81,6 +81,7 @@ def statistics(
     if not isinstance(dataset, Dataset):
         raise ArgumentTypeError(f"statistics() takes a Dataset, and got {type_of(dataset)}.")
     tree, structure = _tree.flatten(dataset.element_spec)
+    _require_numbers(dataset.element_spec, tree, structure)
     kept = [_kept_axes(leaf, place, axis) for leaf, place in zip(tree, _tree.paths(structure), strict=True)]
     spec = dataset._node.spec
     if all(None not in leaf.shape for leaf in tree):  # many elements at once: NumPy takes as long for one
@@ -144,13 +145,20 @@ def _moments(leaf: Any, kept: tuple[int, ...]) -> tuple[Any, ...]:
     return count, mean.squeeze(axes)[()], squares, array.min(axis=axes), array.max(axis=axes)
 
 
+def _require_numbers(element: Tree, leaves: list[ArraySpec], structure: Any) -> None:
+    odd = [place for place, leaf in zip(_tree.paths(structure), leaves, strict=True) if leaf.dtype.kind not in "biuf"]
+    if not odd:
+        return
+    cure = "map(lambda element: element[0])"
+    if isinstance(element, dict):
+        names = [name for name, part in element.items() if isinstance(part, ArraySpec) and part.dtype.kind in "biuf"]
+        cure = f"select({', '.join(map(repr, names))})"
+    leaf = leaves[_tree.paths(structure).index(odd[0])]
+    raise SpecError(f"statistics() are of numbers, but element{odd[0]} is {leaf}. Leave it out: {cure}.")
+
+
 def _kept_axes(leaf: ArraySpec, place: str, axis: int | Iterable[int] | None) -> tuple[int, ...]:
     """The axes of a leaf that are kept, from 0 on; none of a single number."""
-    if leaf.dtype.kind not in "biuf":
-        raise SpecError(
-            f"statistics() are of numbers, but element{place} is {leaf}. Leave it out: select() of a dict, or "
-            "map(lambda element: element[0])."
-        )
     if axis is None or not leaf.shape:
         return ()
     numbers = [as_int(each) for each in (axis if isinstance(axis, Iterable) else (axis,))]

@@ -34,6 +34,11 @@ def test_labels_in_any_form_get_the_weight_of_their_class(y):
     assert found.tolist() == [0.5, 20.0, 1.0, 20.0]
 
 
+def test_weights_by_false_and_true():
+    assert weights({False: 0.5, np.True_: 20.0}).of(np.array([True, False])).tolist() == [20.0, 0.5]
+    assert weights({True: 20.0}).of(np.array([0, 1])).tolist() == [1.0, 20.0]
+
+
 def test_labels_above_and_below_all_that_are_named_weigh_1():
     assert weights({3: 2.0}).of(np.array([-1, 3, 1_000_000, 0])).tolist() == [1.0, 2.0, 1.0, 1.0]
 

@@ -355,6 +355,16 @@ def test_validation_on_an_adapter_for_training_is_one_line_in_the_log(caplog: py
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="the same on each backend")
+def test_a_batch_size_that_keras_does_not_use_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    model, train = compiled_model(), numbered()
+    model.fit(train.to_keras(), batch_size=4, verbose=0)
+    assert not [record for record in caplog.records if record.name == "penstock"]
+    model.fit(train.to_keras(), batch_size=8, verbose=0)
+    (record,) = [record for record in caplog.records if record.name == "penstock"]
+    assert record.getMessage().endswith("batch_size=8, for the dataset has made its batches. Write batch(8) there.")
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="the same on each backend")
 def test_layers_with_a_seed_in_a_function_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     import keras
 

@@ -1,6 +1,7 @@
 """Columns of tables with nulls, structs and lists, in Parquet and Arrow files."""
 
 import datetime as dt
+import math
 import warnings
 
 import numpy as np
@@ -167,6 +168,8 @@ def test_what_cannot_stand_in_is_refused(tmp_path):
     path = saved(tmp_path / "a.parquet", pa.table({"x": pa.array([1, None]), "t": ["a", "b"]}))
     with pytest.raises(ps.SpecError, match=r"from_parquet\(fill_null=\): column 'x' is .* which cannot hold 0\.5"):
         dataset(path, fill_null={"x": 0.5})
+    with pytest.raises(ps.SpecError, match=r"cannot hold nan\. Read it as a float: dtypes=\{'x': 'float64'\}"):
+        dataset(path, fill_null={"x": math.nan})
     with pytest.raises(ps.ArgumentError, match=r"fill_null= or null_masks= name 'y', which is not read. Columns are"):
         dataset(path, fill_null={"y": 1})
     with pytest.raises(ps.ArgumentTypeError, match="a single value stands in for nulls"):

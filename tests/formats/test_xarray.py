@@ -171,6 +171,8 @@ def test_arrays_of_any_size_that_a_backend_calls_numbers_are_refused():
         ),
         (GRID, "z", [], ps.ArgumentError, r"from_xarray\(dim='z'\): the data have the dimensions \['y', 'time', 'x'\]"),
         (GRID.drop_vars(["t", "n"]), "time", [], ps.ArgumentError, r"no variable has it\. They are \['area'\]"),
+        (GRID, "time", True, ps.ArgumentTypeError, r"coords=\) is a list of names, such as \['time'\], got a bool"),
+        ("grid.nc", "time", [], ps.ArgumentTypeError, r"got a str\. Open the file: xarray\.open_dataset\(path\)"),
         (GRID, "time", ["lon"], ps.ArgumentError, r"coords=\): 'lon' is none of the coordinates \['time', 'lat'\]"),
         (GRID, "time", ["lat"], ps.ArgumentError, r"'lat' has no dimension 'time', so it is the same for all elements"),
         (

@@ -113,7 +113,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         (
             r"split\(seed=\.\.\.\) would deal overlapping windows to different parts, which would then share "
             r"data\. Split "
-            r"by range \(no seed\), or give groups=, a label a window\."
+            r"by range \(no seed\), or give groups=, a label a window\. "
+            r"Or split the elements, and make the windows of each part\."
         ),
     ),
     "split of shuffled windows": (
@@ -352,7 +353,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         (
             r"map\(<lambda>\) at .* returned a leaf\['boxes'\] that is a list that is not an array: its parts are of "
             r"several shapes \(return a tuple, \(a, b\), which has an array for each part; what is of several lengths "
-            r"is padded, or returned one by one for padded_batch\(\)\) for element 0\."
+            r"is padded, or returned one by one for padded_batch\(\); in map\(batched=\), element_spec= says which "
+            r"axis differs\) for element 0\."
         ),
     ),
     "a name in a mapping that is missing": (

@@ -314,8 +314,25 @@ def test_all_arrays_of_a_file_are_the_values_of_an_element(tmp_path):
         ps.ArgumentError, match=r"a\.h5 was asked for 'z', which is no array in it; it has \['labels/y', 'x'\]"
     ):
         ps.from_hdf5(tmp_path / "a.h5", "z")
-    (tmp_path / "b.h5").write_bytes(b"no")
-    with pytest.raises(ps.SourceError, match=r"b\.h5 cannot be opened"):
+    with pytest.raises(ps.ArgumentTypeError, match=r"rename\({'a/x': 'x'}\) comes after"):
+        ps.from_hdf5(tmp_path / "a.h5", {"x": "x"})
+    with (
+        h5py.File(tmp_path / "a.h5") as file,
+        pytest.raises(ps.ArgumentTypeError, match=r"got a File\. Of an open file: from_arrays\({'x': file\['x'\]}\)"),
+    ):
+        ps.from_hdf5(file, "x")
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"no", r"b\.h5 is no HDF5 file: it begins with b'no'\.$"),
+        (b"CDF\x01" + bytes(40), r"netCDF 3 is read by xarray: from_xarray\(xarray\.open_dataset\(path\), 'time'\)\.$"),
+    ],
+)
+def test_a_file_of_another_kind_is_named(tmp_path, content, text):
+    (tmp_path / "b.h5").write_bytes(content)
+    with pytest.raises(ps.SourceError, match=text):
         ps.from_hdf5(tmp_path / "b.h5")
 
 

@@ -23,7 +23,7 @@ class ClassWeights:
     """Looks up the weight of each sample's class; a class that is not named weighs 1, as in Keras.
 
     Args:
-        weights: A weight for each integer label.
+        weights: A weight for each integer label, or for False and True.
         element_spec: The spec of the batches `(x, y)`. Labels `y` are integers `(n,)` or `(n, 1)`, or one-hot `(n,
             classes)`.
 
@@ -34,16 +34,18 @@ class ClassWeights:
     """
 
     def __init__(self, weights: Mapping[int, float], element_spec: Tree) -> None:
-        if not isinstance(weights, Mapping) or not weights:
+        given: object = weights
+        if not isinstance(given, Mapping) or not given:
             raise ArgumentTypeError(
-                f"class_weight={weights!r} is not a dict with a weight for each label, such as {{0: 1.0, 1: 20.0}}."
+                f"class_weight={weights!r:.80} is not a dict with a weight for each label, such as {{0: 1.0, 1: 20.0}}."
+                + (_BALANCED if given == "balanced" else "")
             )
         label: Any
         weight: Any  # whatever a user gave
         for label, weight in weights.items():
-            if isinstance(label, bool) or not isinstance(label, (int, np.integer)):
+            if not isinstance(label, (int, np.integer, np.bool_)):
                 raise ArgumentTypeError(f"class_weight has the key {label!r}, which is no integer label.")
-            if not -_LABEL_LIMIT <= label < _LABEL_LIMIT:
+            if not -_LABEL_LIMIT <= int(label) < _LABEL_LIMIT:
                 raise ArgumentError(f"class_weight has the key {label!r}, which is no label of 64 bits.")
             if not isinstance(weight, Real):
                 raise ArgumentTypeError(f"class_weight[{label}]={weight!r} is no number.")
@@ -110,3 +112,7 @@ class ClassWeights:
 
 
 _LABEL_LIMIT: Final = 1 << 63
+_BALANCED: Final = (
+    " Count the labels for it: counts = np.bincount(labels), then {label: counts.sum() / (len(counts) * count) for "
+    "label, count in enumerate(counts)}."
+)

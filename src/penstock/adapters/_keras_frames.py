@@ -3,6 +3,7 @@
 If another version of Keras lacks these variables, the checks here are left out.
 """
 
+from collections.abc import Collection
 from typing import Any, Final
 
 import keras
@@ -81,6 +82,26 @@ def require_nothing_dropped(frame: Any) -> None:
     for name, cure in cures.items():
         if frame.f_locals.get(name) is not None:
             raise ArgumentError(f"Keras does not use {name}= when its data come from to_keras(). {cure}.")
+
+
+def caution_batch_size(frame: Any, plan: Node, sizes: Collection[int | None]) -> None:
+    """Cautions about `batch_size=`, which Keras does not use for an adapter: trainers pass it along, so it is no error.
+
+    Args:
+        frame: The caller's frame. Only that of `EpochIterator.__init__` is checked; others pass.
+        plan: The plan that runs.
+        sizes: The elements of its full batches; None if that is not known.
+    """
+    if frame.f_code.co_name != "__init__" or asking(frame) is None:
+        return
+    given = frame.f_locals.get("batch_size")
+    if given is not None and given not in sizes:
+        caution(
+            plan,
+            "Keras does not use batch_size=%s, for the dataset has made its batches. Write batch(%s) there.",
+            given,
+            given,
+        )
 
 
 def require_own_data(frame: Any, adapter: LoaderAdapter) -> None:

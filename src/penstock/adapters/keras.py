@@ -126,6 +126,7 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
         """
         frame = sys._getframe(1)
         frames.require_nothing_dropped(frame)
+        frames.caution_batch_size(frame, self.loader.progress.plan, _sizes(self._spec))
         frames.require_own_data(frame, self)
         length, asking = self._count(self.loader.length, frame), frames.asking(frame)
         steps = asking.steps_per_epoch if asking is not None else None

@@ -295,7 +295,8 @@ def leaf_of(value: object) -> npt.NDArray[Any] | str | bytes:
         if "inhomogeneous shape" in why:
             why = (
                 "its parts are of several shapes (return a tuple, (a, b), which has an array for each part; what is of "
-                "several lengths is padded, or returned one by one for padded_batch())"
+                "several lengths is padded, or returned one by one for padded_batch(); in map(batched=), element_spec= "
+                "says which axis differs)"
             )
         elif "unsupported ScalarType" in why:  # torch's words for a dtype that NumPy has not
             why += " (return tensor.float(), and make the batch of that type)"
@@ -304,6 +305,8 @@ def leaf_of(value: object) -> npt.NDArray[Any] | str | bytes:
         raise SpecError(f"{type_of(value)} of values of no bytes at all (dtype {array.dtype}). Leave it out")
     if array.dtype.hasobject:
         cure = " (write str(path))" if isinstance(value, os.PathLike) else ""
+        if isinstance(value, list) and any(isinstance(each, (dict, tuple)) for each in value):
+            cure = " (several elements are for flat_map(); parts of one stand in a tuple or a dict)"
         raise SpecError(f"{type_of(value)}, which is not an array of numbers, text or bytes{cure}")
     if isinstance(value, list):
         if loses_masks(value, array):

@@ -125,8 +125,10 @@ class Nulls:
             fill = named.get(leaf.name, self.every)
             if fill is not None and not _fits(leaf.spec, fill):
                 if leaf.name in named:
+                    is_float = isinstance(fill, float) and leaf.spec.dtype.kind in "iu"
+                    cure = f" Read it as a float: dtypes={{{leaf.name!r}: 'float64'}}." if is_float else ""
                     raise SpecError(
-                        f"{verb}(fill_null=): column {leaf.name!r} is {leaf.spec}, which cannot hold {fill!r}."
+                        f"{verb}(fill_null=): column {leaf.name!r} is {leaf.spec}, which cannot hold {fill!r}.{cure}"
                     )
                 fill = None
             if fill is None and leaf.name in self.masks:

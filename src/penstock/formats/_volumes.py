@@ -10,7 +10,7 @@ from penstock._constructors import side_by_side
 from penstock._dataset import Dataset
 from penstock.base import _tree
 from penstock.base._arguments import needs
-from penstock.base._errors import ArgumentTypeError, no_path
+from penstock.base._errors import ArgumentTypeError, no_path, type_of
 from penstock.base._positions import require_order
 from penstock.plan._source_node import SourceNode
 
@@ -52,7 +52,7 @@ def from_zarr(
     """
     with needs("from_zarr", "zarr"):
         from penstock.formats.zarr import selected
-    require_order("from_zarr(names=)", names, "Give a list.")
+    require_order("from_zarr(names=)", names, "Give a list; for other names, rename({'a/x': 'x'}) comes after.")
     found = selected(path, names, storage_options)
     leaves, structure = _tree.flatten(found)
     return side_by_side("from_zarr", [SourceNode(each, "from_zarr") for each in leaves], structure)
@@ -95,6 +95,8 @@ def from_xarray(data: Any, dim: Hashable, *, coords: Iterable[Hashable] = ()) ->
     """
     with needs("from_xarray", "xarray"):
         from penstock.formats.xarray import selected
+    if not isinstance(coords, Iterable):
+        raise ArgumentTypeError(f"from_xarray(coords=) is a list of names, such as ['time'], got {type_of(coords)}.")
     wanted = [coords] if isinstance(coords, str) else list(coords)
     leaves, structure = _tree.flatten(selected(data, dim, wanted))
     return side_by_side("from_xarray", [SourceNode(each, "from_xarray") for each in leaves], structure)

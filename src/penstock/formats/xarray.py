@@ -1,5 +1,6 @@
 """Variables of xarray, by position along a dimension. Those in memory are arrays like others."""
 
+import os
 from collections.abc import Hashable, Sequence
 from typing import Any, final
 
@@ -28,6 +29,8 @@ def selected(data: Any, dim: Hashable, coords: Sequence[Hashable]) -> Tree:
     """
     if not isinstance(data, (xarray.Dataset, xarray.DataArray)):
         cure = " Arrays: from_arrays(array)." if hasattr(data, "shape") else ""
+        if isinstance(data, (str, os.PathLike)):
+            cure = " Open the file: xarray.open_dataset(path), or xarray.open_zarr(path)."
         raise ArgumentTypeError(f"from_xarray() takes a Dataset or a DataArray of xarray, got {type_of(data)}.{cure}")
     if dim not in data.dims:
         raise ArgumentError(f"from_xarray(dim={dim!r}): the data have the dimensions {[*data.dims]}.")

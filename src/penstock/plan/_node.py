@@ -380,9 +380,12 @@ class Reorder(Node):
         return spec
 
     def _unlike(self, number: int, difference: str) -> str:
+        sizes = ""
+        if "leaf of (" in difference and "None" in difference:
+            sizes = " If sizes may differ: map(lambda e: e, element_spec=first.element_spec)."
         return (
             f"{self.verb}() needs datasets whose elements look the same, but dataset {number} differs from those "
-            f"before it: {difference}. Use map() or cast() to make them alike."
+            f"before it: {difference}. Use map() or cast() to make them alike.{sizes}"
         )
 
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:

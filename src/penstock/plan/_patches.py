@@ -144,7 +144,10 @@ def _cure(node: Node) -> str:
     spec = node.data.element_spec
     if not isinstance(spec, ArraySpec):
         return " Its elements are no single arrays."
-    return f" Its elements have different shapes, {spec}: concatenate() the patches of data of one shape each."
+    return (
+        f" Its elements have different shapes, {spec}: concatenate() the patches of data of one shape each. Or cut "
+        "several of each in a function, stacked: random_map(fn).unbatch()."
+    )
 
 
 def _integers(name: str, value: Any, least: int = 1) -> tuple[int, ...]:

@@ -58,6 +58,8 @@ def opened(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
     except SourceError:
         raise
     except OSError as error:
+        if "signature not found" in str(error):
+            raise SourceError(_no_hdf5(name)) from error
         raise SourceError(f"{name} cannot be opened: {error.strerror or error}.{home_cure(name)}") from error
     with file:
         try:
@@ -69,6 +71,14 @@ def opened(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
                 f"{name} is damaged, or has something that h5py does not read: {type(error).__name__}: {error}. Write "
                 "it again, or name the arrays that are wanted with names=[...]."
             ) from error
+
+
+def _no_hdf5(path: str) -> str:
+    """The message about a file of another kind."""
+    with open(path, "rb") as file:
+        head = file.read(8)
+    cure = " netCDF 3 is read by xarray: from_xarray(xarray.open_dataset(path), 'time')." if head[:3] == b"CDF" else ""
+    return f"{path} is no HDF5 file: it begins with {head!r}.{cure}"
 
 
 def selected(
