@@ -2,6 +2,7 @@
 
 import collections
 import gc
+import itertools
 import math
 import threading
 import weakref
@@ -394,7 +395,7 @@ steps = made.map(lambda x: x + 1).prefetch(1)
 for number in range(1, 251):
     for batch in itertools.islice(steps, 3) if number % 2 else steps:
         del batch
-    if number in (50, 250):
+    if number in (50, 150, 250):
         gc.collect()
         print(resident_mib(), script_ops._py_funcs.size())
 assert made.loader.report().copied == 0
@@ -402,14 +403,17 @@ assert made.loader.report().copied == 0
 
 
 def test_memory_and_registered_functions_are_flat_over_250_epochs_half_of_them_broken_off(turns, tmp_path):
-    """In 200 epochs of 3 or 4 batches of 256 KiB: one in eighty that is kept, or 10 KiB an epoch, would be too much."""
+    """Twice 100 epochs of 3 or 4 batches of 256 KiB: one in a hundred that is kept, or 10 KiB an epoch, grows in both.
+
+    What else lives in the interpreter grows now and then, but not each time.
+    """
     script = tmp_path / "many.py"
     script.write_text(MANY)
     run = turns.run(script, cwd=tmp_path)
     assert run.returncode == 0, run.stderr
-    (early_mib, functions), (late_mib, functions_late) = (line.split() for line in run.stdout.splitlines())
-    assert functions == functions_late
-    assert float(late_mib) - float(early_mib) <= 2, run.stdout
+    sizes, functions = zip(*(line.split() for line in run.stdout.splitlines()), strict=True)
+    assert len(set(functions)) == 1
+    assert min(float(late) - float(early) for early, late in itertools.pairwise(sizes)) <= 0.8, run.stdout
 
 
 def test_an_index_is_refused_with_what_to_write():

@@ -279,7 +279,7 @@ def test_a_stream_that_waits_for_workers_is_not_the_limit() -> None:
     assert said.slowest[1].step == "map(slowly)"
     assert said.slowest[0].wall_s >= 8 * 0.1
     feed = next(lane for lane in said.lanes if lane.is_serial)
-    assert feed.wall_s < 4 * 0.1, "the feed is charged with the work of workers, or with its wait"
+    assert feed.wall_s < 7 * 0.1, "the feed is charged with the work of workers, or with its wait"
 
 
 @leaves_nothing
