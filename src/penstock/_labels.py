@@ -112,7 +112,7 @@ def _read(node: Node, call: str, key: Any) -> npt.NDArray[Any]:
 
 def _all_of(one: Node) -> npt.NDArray[Any]:
     """The values of all elements, which are single values or dicts of one."""
-    with Loader(Bundle(one, _BATCH_SIZE, False), LoaderOptions()) as loader:
+    with Loader(Bundle(one, _BATCH_SIZE, False), LoaderOptions(), logs_epochs=False) as loader:
         leaves = (next(iter(batch.values())) if isinstance(batch, dict) else batch for batch in loader)
         return np.concatenate([array_of(leaf) for leaf in leaves])
 

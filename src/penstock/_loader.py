@@ -96,6 +96,7 @@ class Loader(NoArray):
         same_epoch: bool = False,
         quarantine: "Quarantine | None" = None,
         multiple: int = 1,
+        logs_epochs: bool = True,
     ) -> None:
         _require_elements(node)
         caution_batches(node)
@@ -122,6 +123,8 @@ class Loader(NoArray):
         """The CPU times when the first batch was handed out."""
         self._mark: tuple[Counters, tuple[Lane, ...], CpuMoment | None] | None = None
         """The counts when the iteration began, if the log level asks for them."""
+        self._logs_epochs = logs_epochs
+        """False of a loader that reads labels or keys: its epoch is none of the user's."""
         self._runs_from = 0
         """The cut of what is set up."""
         self._is_compared = False
@@ -161,7 +164,7 @@ class Loader(NoArray):
         self._started_at = self._started_at or time.perf_counter()
         self._running().seek(self.progress.at, self.progress.consumed)
         # Adding up the counts is only worth it if the end of the epoch is logged.
-        listened = _log.isEnabledFor(logging.INFO)
+        listened = self._logs_epochs and _log.isEnabledFor(logging.INFO)
         self._mark = (self._counters.copy(), self._lanes(), self._cpus and self._cpus_now()) if listened else None
         return _Epoch(self, self.progress.iteration)
 

@@ -83,7 +83,7 @@ def test_more_workers_than_cpus_do_not_help_computing() -> None:
 def test_the_number_of_workers_that_is_as_fast_as_more_than_cpus_is_named() -> None:
     many = replace(lane(400, 100, workers=8, step_ms=396), delay_s=3.0)  # eight workers on two CPUs wait for one
     said = report(many, use_ms=1, wait_ms=49, workers=8, cpu_count=2)
-    assert said.limit.endswith("on 8 workers; more workers would not help, because all 2 CPUs are busy, and 2 would do")
+    assert said.limit.endswith("because all 2 CPUs are busy, and 2 workers would be enough")
     assert said.what_if(workers=2).elements_per_s == pytest.approx(said.elements_per_s)
 
 
@@ -191,6 +191,15 @@ def test_a_consumer_that_hardly_waits_is_the_limit() -> None:
 def test_time_outside_of_steps_goes_into_batches() -> None:
     said = report(lane(100, 100, step_ms=20), use_ms=10, wait_ms=40)
     assert said.limit.startswith("putting elements into batches is the limit, 5.0 ms an element on 2 workers")
+
+
+def test_reading_labels_is_no_epoch_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    ds = ps.from_arrays({"who": np.arange(9) // 3, "x": np.arange(9)})
+    with caplog.at_level(logging.INFO, "penstock"):
+        train, _ = ds.split(0.5, 0.5, groups="who", seed=1)
+        with train.loader("inline") as loader:
+            list(loader)
+    assert [record.getMessage()[:18] for record in caplog.records] == [f"Epoch 0: {len(train)} batches"]
 
 
 @pytest.mark.slow

@@ -300,7 +300,7 @@ class Report:
         now, count = self.workers or 1, self._model.advised()
         if count == now:
             enough = self._model.enough()
-            are_enough = f", and {enough} would do" if enough < now else ""
+            are_enough = f", and {plural(enough, 'worker')} would be enough" if enough < now else ""
             return f"more workers would not help, because {self._why_not_more}{are_enough}"
         # Inline the consumer works, and with workers it does not.
         name = f"{count - now} more worker{'' if count - now == 1 else 's'}" if self.workers else f"{count} workers"
