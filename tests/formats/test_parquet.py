@@ -1,6 +1,7 @@
 import ast
 import contextlib
 import datetime as dt
+import io
 import os
 import pickle
 import re
@@ -21,6 +22,7 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 from penstock.formats import _arrowsizes, _columns, _parquetfooter, _tableread, parquet  # noqa: E402  # they need pyarrow
+from penstock.formats._parquetfooter import pages_nbytes  # noqa: E402
 
 RNG = np.random.default_rng(0)
 
@@ -496,6 +498,39 @@ def test_pages_with_fewer_rows_than_the_footer_says_are_damage(tmp_path, column)
             ds[index]
 
 
+def test_pages_that_are_larger_than_their_file_or_their_values_are_damage(tmp_path, monkeypatch):
+    monkeypatch.setattr(_tableread, "KEPT_NBYTES", 100_000)
+    path = tmp_path / "a.parquet"
+    texts = {"bounds of 1,000 letters": ["a" * 1000, "b" * 1000]}  # in a header of more than 256 bytes
+    pq.write_table(pa.table({"x": np.zeros(50_000, "i8")}), path, compression="zstd", use_dictionary=False)
+    pq.write_table(pa.table(texts), tmp_path / "b.parquet", write_statistics=True)
+    assert ps.from_parquet(tmp_path / "b.parquet")[1] == {"bounds of 1,000 letters": "b" * 1000}
+    assert ps.from_parquet(path)[7] == {"x": 0}
+    chunk = pq.ParquetFile(path).metadata.row_group(0).column(0)
+    sound = path.read_bytes()
+    at = chunk.data_page_offset
+    assert sound[at : at + 3] == b"\x15\x00\x15"  # a data page; then two sizes, 1 bit for the sign
+    count = pages_nbytes(io.BytesIO(sound), at, chunk.total_compressed_size)
+    assert 400_000 <= count <= chunk.total_uncompressed_size
+    monkeypatch.setattr(_tableread, "KEPT_NBYTES", 0)
+    monkeypatch.setattr(parquet, "KEPT_NBYTES", 0)
+    monkeypatch.setattr(_tableread, "leaf_size", lambda *_: 1 << 10)
+    with pytest.raises(
+        ps.SourceError, match=r"a\.parquet: row group 0 has .* in its pages of column 'x', whose values take 2 KiB"
+    ):
+        ps.from_parquet(path)[7]
+    monkeypatch.undo()
+    for head, text in [
+        (b"\x15\x00\x15\x00\x15\xfe\xff\xff\x7f\x00", r"a page says that it has 134,217,727 bytes, and 0 when"),
+        (b"\x15\x00\x15\x01\x15\x02\x00", r"a page says that it has 1 bytes, and -1 when"),
+        (b"\x15\x00\x00", "the header of a page cannot be read"),
+        (b"\x15\x00\x1d\x02", "the header of a page cannot be read"),
+    ]:
+        path.write_bytes(sound[:at] + head + sound[at + len(head) :])
+        with pytest.raises(ps.SourceError, match=rf"a\.parquet is damaged: in row group 0, column 'x', {text}"):
+            ps.from_parquet(path)[7]
+
+
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
 def test_names_of_fields_that_are_no_text_are_an_error_that_names_the_file(tmp_path, name):
     path = saved(tmp_path / name, pa.table({"x": [{"qzqz": 1, "o": [{"zqzq": 2}]}]}))
@@ -610,7 +645,9 @@ def test_types_are_the_least_that_hold_every_file_and_a_column_that_one_lacks_is
     assert line.startswith(f"from_{kind}(): files differ. 0.{kind} has column 'x' as int32, read as float64; ")
     assert line.endswith(" A column that a file lacks is null.")
     assert f"2 files, such as 0.{kind}, have no column 'y'" in line
-    with pytest.raises(ps.SourceError, match=rf"0\.{kind} .* row 0 has no value in column 'y'"):
+    with pytest.raises(
+        ps.SourceError, match=rf"0\.{kind} .* row 0 has no value in column 'y': its file has no such column"
+    ):
         dataset(f"{tmp_path}/*.{kind}", columns=["y"])[0]
     assert dataset(f"{tmp_path}/*.{kind}", columns=["y"], null_masks=["y"])[0] == {"y": "", "y_is_null": True}
     assert dataset(f"{tmp_path}/*.{kind}", columns=["x"], dtypes={"x": "int16"}, fill_null=0)[0] == {"x": 1}

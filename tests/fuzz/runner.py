@@ -163,7 +163,8 @@ class Bench:
             return
         text = "\n".join([str(error), *getattr(error, "__notes__", ())])
         names = {part for file in damaged for part in (file.name, *file.relative_to(place).parts[:-1])}
-        names |= {file.name for file in place.glob("[!.]*")}  # hidden files belong to one that is not
+        # Files that differ are told by the name of either; hidden files belong to one that is not.
+        names |= {file.name for file in place.rglob("[!.]*") if file.is_file()}
         if not any(name in text for name in names):
             raise CaseError("an error without the file's name", _place_of(error)) from error
 

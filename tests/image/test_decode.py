@@ -489,6 +489,13 @@ def test_a_gif_whose_background_is_no_colour_of_its_palette_is_read() -> None:
     assert pixels(small_gif((2, 1), (0, 0, 2, 1), background=200)).tolist() == [[[10, 20, 30], [40, 50, 60]]]
 
 
+def test_a_gif_whose_bytes_are_too_few_for_its_first_frame_takes_no_memory() -> None:
+    data = bytearray(small_gif((5, 4), (0, 0, 2, 1)))
+    struct.pack_into("<HH", data, data.index(struct.pack("<HHHH", 0, 0, 2, 1)) + 4, 16_000, 15_000)
+    with pytest.raises(ImageError, match=r"a damaged GIF of \d+ bytes: its first frame says 15000 x 16000 pixels, for"):
+        pixels(bytes(data))
+
+
 def test_a_gif_whose_frame_lies_far_out_on_its_canvas_is_refused() -> None:
     data = small_gif((5, 4), (60_000, 60_000, 2, 1))
     with pytest.raises(

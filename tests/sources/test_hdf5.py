@@ -1,3 +1,5 @@
+import struct
+
 import numpy as np
 import pytest
 
@@ -57,6 +59,20 @@ def test_a_chunk_without_room_for_its_checksum_is_an_error_and_the_others_are_re
         assert [ds[index]["x"].tolist() for index in (3, 6)] == [[9, 10, 11], [18, 19, 20]]
         with pytest.raises(ps.SourceError, match=rf"a\.h5/x\[5\] .* chunk at \(4, 0\) has {wrong} bytes, too few for"):
             ds[5]
+
+
+def test_two_chunks_at_one_place_are_damage(tmp_path):
+    """Of two, HDF5 told of one and took the other, which was too short for its checksum."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=np.arange(21).reshape(7, 3), chunks=(2, 3), compression="gzip", fletcher32=True)
+        places = [file["x"].id.get_chunk_info(number).byte_offset for number in range(4)]
+    whole = (tmp_path / "a.h5").read_bytes()
+    at = whole.index(struct.pack("<Q", places[1])) - 24  # before it: the row and two numbers that are 0
+    assert struct.unpack_from("<QQQ", whole, at) == (2, 0, 0)
+    (tmp_path / "a.h5").write_bytes(whole[:at] + bytes(8) + whole[at + 8 :])
+    ds = ps.from_hdf5(tmp_path / "a.h5")
+    with pytest.raises(ps.SourceError, match=r"a\.h5/x cannot be read: it has 2 chunks at \(0, 0\)\. It is damaged"):
+        ds[5]
 
 
 def test_a_checksum_inside_of_compressed_data_is_read(tmp_path):

@@ -60,14 +60,19 @@ class NullError(RowError):
 
     filler: Any = 0
     """A value that the column can hold."""
+    is_column = False
+    """Whether the whole column is missing."""
 
     def __init__(self, row: int, *, is_inner: bool = False) -> None:
         super().__init__(row)
         self.is_inner = is_inner
 
     def at(self, where: str) -> SourceError:
+        cause = (
+            "its file has no such column, and others do" if self.is_column else "it is null, and arrays have no null"
+        )
         return SourceError(
-            f"{where} has no value in column {self.column!r}: it is null, and arrays have no such thing. Say what "
+            f"{where} has no value in column {self.column!r}: {cause}. Say what "
             f"stands in for it: fill_null={{{self.column!r}: {self.filler!r}}}, and null_masks=[{self.column!r}] to "
             "know where; or leave the column out with columns=[...]."
         )

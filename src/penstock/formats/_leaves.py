@@ -20,6 +20,7 @@ from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
 from penstock.formats._columns import (
     Column,
+    NullError,
     Ragged,
     RowError,
     arrow_of,
@@ -451,7 +452,11 @@ def decoded(batch: Any, leaf: Leaf, first: int = 0) -> Column | Ragged:
     Raises:
         RowError: A value is missing, or does not fit.
     """
-    return column_of(values_of(batch, leaf, first), leaf.spec, leaf.name, first)
+    try:
+        return column_of(values_of(batch, leaf, first), leaf.spec, leaf.name, first)
+    except NullError as error:
+        error.is_column = leaf.origin[0] not in batch.schema.names
+        raise
 
 
 def values_of(batch: Any, leaf: Leaf, first: int = 0) -> Any:

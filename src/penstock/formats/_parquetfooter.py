@@ -1,14 +1,18 @@
-"""The footer of a Parquet file, as far as it says how large columns are and whether they are encrypted.
+"""The footer of a Parquet file and the headers of its pages, as far as they say how large columns are.
 
-pyarrow reads it too, but ends the process where the facts about a column chunk are damaged or encrypted, when it is
-asked for them. The form is Thrift's compact protocol; see `parquet.thrift` of the Parquet format.
+pyarrow reads them too, but ends the process where the facts about a column chunk are damaged or encrypted, when it is
+asked for them; and it makes room for as much as the header of a page says. The form is Thrift's compact protocol; see
+`parquet.thrift` of the Parquet format.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.base._errors import SourceError, SpecError
 from penstock.formats._columns import spec_of
@@ -17,13 +21,26 @@ from penstock.sources._openfile import File
 
 _FALSE, _BYTES, _LIST, _SET, _STRUCT = 2, 8, 9, 10, 12
 _INTEGERS: Final = (4, 5, 6)
+_DAMAGE: Final = (IndexError, KeyError, TypeError, ValueError, AttributeError, OverflowError)
+"""What values of another form raise."""
 _MOST: Final = 1 << 44
 _MOST_DEEP: Final = 64
 # The numbers of fields.
 _ROW_GROUPS, _COLUMNS, _META_DATA, _CRYPTO = 4, 1, 3, 8
 _PHYSICAL, _ENCODINGS, _PATH, _VALUES, _UNCOMPRESSED = 1, 2, 3, 5, 6
+_COMPRESSED, _DATA_PAGE, _DICTIONARY_PAGE = 7, 9, 11
 _FACTS: Final[dict[int, Any]] = {each: {} for each in (_PHYSICAL, _ENCODINGS, _PATH, _VALUES, _UNCOMPRESSED)}
 _WANTED: Final[dict[int, Any]] = {_ROW_GROUPS: {_COLUMNS: {_META_DATA: _FACTS, _CRYPTO: {}}}}
+
+_PLACES: Final[dict[int, Any]] = {
+    _ROW_GROUPS: {_COLUMNS: {_META_DATA: {each: {} for each in (_COMPRESSED, _DATA_PAGE, _DICTIONARY_PAGE)}}}
+}
+_PLACED_FILES: Final = 16
+"""Files whose column chunks are found once, as they are read one after the other."""
+_PAGE: Final[dict[int, Any]] = {2: {}, 3: {}}
+"""Of the header of a page: its bytes when it is decompressed, and in the file."""
+_HEADER_NBYTES, _MOST_HEADER_NBYTES = 256, 16 << 20
+"""Most headers are shorter; with long texts as the least and the largest value they are longer."""
 
 TAIL_NBYTES: Final = 64 << 10
 """The end of a file that is requested at once; most footers are smaller."""
@@ -59,10 +76,16 @@ def _chunks(url: str, footer: bytes) -> list[list[ColumnChunk]]:
     Raises:
         SourceError: The footer is damaged.
     """
-    try:
+    with _damage_of(url):
         content, _ = _fields(footer, 0, _WANTED)
         return [[_chunk(each) for each in group[_COLUMNS]] for group in content.get(_ROW_GROUPS, ())]
-    except (IndexError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+
+
+@contextmanager
+def _damage_of(url: str) -> Iterator[None]:
+    try:
+        yield
+    except _DAMAGE as error:
         raise SourceError(f"{url} is damaged: its footer cannot be read.") from error
 
 
@@ -79,6 +102,37 @@ def _chunk(column: dict[int, Any]) -> ColumnChunk:
     )
 
 
+def _footer(file: File) -> bytes:
+    with file.stream() as stream:
+        stream.seek(max(0, file.nbytes - TAIL_NBYTES))
+        tail = stream.read()
+        size = min(int.from_bytes(tail[-8:-4], "little"), file.nbytes - 8)
+        if size > len(tail) - 8:
+            stream.seek(file.nbytes - 8 - size)
+            tail = stream.read()
+        return tail[-8 - size : -8]
+
+
+@lru_cache(_PLACED_FILES)
+def chunk_places(file: File) -> npt.NDArray[np.int64]:
+    """Returns the first byte of each column chunk and their number: shape `(row groups, columns, 2)`.
+
+    Raises:
+        SourceError: The footer is damaged.
+    """
+    with _damage_of(file.url):
+        content, _ = _fields(_footer(file), 0, _PLACES)
+        places = [[_place(column.get(_META_DATA, {})) for column in group[_COLUMNS]] for group in content[_ROW_GROUPS]]
+        return np.array(places, np.int64).reshape(len(places), -1, 2)
+
+
+def _place(facts: dict[int, Any]) -> tuple[int, int]:
+    if not facts:  # it is encrypted
+        return 0, 0
+    begin = min(facts[each] for each in (_DATA_PAGE, _DICTIONARY_PAGE) if facts.get(each) or each == _DATA_PAGE)
+    return int(begin), int(facts[_COMPRESSED])
+
+
 def stored_chunks(
     file: File, numbers: Mapping[tuple[str, ...], int], types: Mapping[str, Any]
 ) -> Mapping[tuple[str, ...], Sequence[ColumnChunk]]:
@@ -87,14 +141,7 @@ def stored_chunks(
     Raises:
         SourceError: One of the columns is encrypted, or the footer is damaged.
     """
-    with file.stream() as stream:
-        stream.seek(max(0, file.nbytes - TAIL_NBYTES))
-        tail = stream.read()
-        size = min(int.from_bytes(tail[-8:-4], "little"), file.nbytes - 8)
-        if size > len(tail) - 8:
-            stream.seek(file.nbytes - 8 - size)
-            tail = stream.read()
-        footer = tail[-8 - size : -8]
+    footer = _footer(file)
     if all(map(_is_of_one_size, types.values())) and _COLUMN_KEY.search(footer) is None:
         return {}
     groups = _chunks(file.url, footer)
@@ -108,6 +155,42 @@ def stored_chunks(
                 "columns=[...], or write the file without encryption."
             )
     return found
+
+
+def pages_nbytes(stream: BinaryIO, begin: int, nbytes: int) -> int:
+    """Returns the bytes of the pages of a column chunk when they are decompressed, as the headers of the pages say.
+
+    Args:
+        stream: The file.
+        begin: Its first byte of the chunk.
+        nbytes: The bytes of the chunk, or all that follow.
+
+    Raises:
+        ValueError: A header is damaged, or its page does not lie in the chunk.
+    """
+    at, end, total = begin, begin + nbytes, 0
+    while at < end:
+        expanded, stored, size = _page_sizes(stream, at, end - at)
+        at += size + stored
+        if min(expanded, stored) < 0 or at > end:
+            raise ValueError(f"a page says that it has {stored:,} bytes, and {expanded:,} when it is decompressed")
+        total += expanded
+    return total
+
+
+def _page_sizes(stream: BinaryIO, at: int, most: int) -> tuple[int, int, int]:
+    """Returns the bytes of a page when it is decompressed, in the file, and of its header."""
+    nbytes = _HEADER_NBYTES
+    while True:
+        stream.seek(at)
+        data = stream.read(min(nbytes, most))
+        try:
+            page, size = _fields(data, 0, _PAGE)
+            return int(page[2]), int(page[3]), size
+        except _DAMAGE as error:
+            if not isinstance(error, IndexError) or len(data) < nbytes or nbytes >= _MOST_HEADER_NBYTES:
+                raise ValueError("the header of a page cannot be read") from error
+        nbytes *= 16
 
 
 def form_of(chunk: ColumnChunk) -> int:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as kinds
 
 from penstock.base._errors import PenstockError, SourceError
+from penstock.base._units import size_text
 from penstock.formats._arrowsizes import RecordBatch
 from penstock.formats._columns import Column, Ragged, RowError, is_list, is_viewed, require_valid
 from penstock.formats._leaves import (
@@ -24,7 +25,17 @@ from penstock.formats._leaves import (
     decoded,
     stored_numbers,
 )
-from penstock.formats._parquetfooter import PLAIN, PREFIXED, SHARED, ColumnChunk, form_of, leaf_size, stored_chunks
+from penstock.formats._parquetfooter import (
+    PLAIN,
+    PREFIXED,
+    SHARED,
+    ColumnChunk,
+    chunk_places,
+    form_of,
+    leaf_size,
+    pages_nbytes,
+    stored_chunks,
+)
 from penstock.formats._tablekinds import Kind, require_kind
 from penstock.sources._openfile import File
 from penstock.sources._remote import ByteSource
@@ -40,6 +51,8 @@ WORK_NBYTES: Final = 24 << 20
 """The most memory that decoding takes beside the group, if it is below `WORK_SHARE` times the group."""
 BUFFER_NBYTES: Final = 256 << 10
 """Bytes that are read from a file at once, or a page."""
+PAGE_BUFFER_NBYTES: Final = 256
+"""Bytes that are read of a page to learn its size."""
 FIRST_ROWS: Final = 64
 """Rows of text that are decoded at once, while nothing is known of the size of values: they may repeat a long one."""
 MOST_ROWS: Final = 1 << 40
@@ -182,6 +195,15 @@ def read_group(
             if leaf.origin in numbers
         }
         count = reader.metadata.row_group(number).num_rows
+        if file.is_local:
+            made: dict[int, tuple[int, str]] = {}
+            for place in paths:
+                leaf = leaves[place]
+                # Small integers are stored in 4 bytes, and some times in 12.
+                most = sizes[place] * max(1, 16 // max(1, leaf.spec.dtype.itemsize))
+                column = numbers[leaf.origin]
+                made[column] = max(made.get(column, (0, "")), (most, leaf.name))
+            _require_pages(file, number, made)
         shared = [place for place in paths if forms[place] == SHARED]
         most = {place: FIRST_ROWS for place in paths if forms[place] in (PLAIN, PREFIXED)}
         plain_texts = [place for place in most if forms[place] == PLAIN]
@@ -233,6 +255,34 @@ def read_group(
     if sum(sizes) >= PIECE_NBYTES:
         pa.default_memory_pool().release_unused()
     return [found[place] for place in range(len(leaves))]
+
+
+def _require_pages(file: File, number: int, made: Mapping[int, tuple[int, str]]) -> None:
+    """Refuses a row group of a local file with pages that are larger than their values can be.
+
+    Args:
+        file: The file.
+        number: The row group.
+        made: For each stored column, the most memory that its values can take, and its name.
+
+    Raises:
+        SourceError: They are, or their headers are damaged.
+    """
+    with file.stream(PAGE_BUFFER_NBYTES) as stream:
+        for column, (nbytes, name) in made.items():
+            try:
+                begin, size = chunk_places(file)[number, column].tolist()
+                found = pages_nbytes(stream, begin, min(size, file.nbytes - begin))
+            except (ValueError, IndexError) as error:
+                raise SourceError(
+                    f"{file.url} is damaged: in row group {number}, column {name!r}, {error}. Fetch or write it again."
+                ) from None
+            if found > 2 * nbytes + KEPT_NBYTES:
+                raise SourceError(
+                    f"{file.url}: row group {number} has {size_text(found)} in its pages of column {name!r}, whose "
+                    f"values take {size_text(nbytes)} at most. It is damaged, or made to use up memory: leave the "
+                    "column out with columns=[...], or write the file again."
+                )
 
 
 def _other_rows(file: File, number: int, found: int, said: int) -> SourceError:

@@ -362,7 +362,7 @@ def first_frame(data: memoryview) -> FirstFrame:
         data: All bytes of the file.
 
     Raises:
-        ImageError: The file, or its end mark, comes before the end of the first frame.
+        ImageError: The file, or its end mark, comes before the end of the first frame, or it has too few bytes.
     """
     try:
         at = 13 + _table_nbytes(data[10])
@@ -374,6 +374,12 @@ def first_frame(data: memoryview) -> FirstFrame:
         end = _after_blocks(data, at + 10 + _table_nbytes(flags) + 1)
     except (IndexError, struct.error):
         raise truncated(data, "within the first frame of the GIF") from None
+    # A code has 3 bits or more, and stands for 4,096 pixels at most.
+    if width * height > 4096 * ((end - at) * 8 // 3):
+        raise ImageError(
+            f"a damaged GIF of {len(data):,} bytes: its first frame says {height} x {width} pixels, for which it has "
+            "too few. Fetch the file again, or convert it."
+        )
     canvas_width, canvas_height = struct.unpack_from("<HH", data, 6)
     alone = bytearray(data[:end]) + b";"
     struct.pack_into("<HH", alone, 6, width, height)

@@ -232,13 +232,14 @@ def around(source: Node, offsets: dict[str, Offsets], anchors: Anchors, pads: No
         anchors: The elements around which windows lie.
         pads: A dataset of False and True.
     """
-    others: list[str] = []
+    others = [name for name in source.spec.tree if name not in offsets]
     alike: dict[Offsets, list[str]] = {}  # a function before it runs once for all names of the same offsets
-    for name in source.spec.tree:
-        has_offsets = name in offsets and named(source, [name]).spec.leaves  # None stays None
-        (alike.setdefault(offsets[name], []) if has_offsets else others).append(name)
+    for name, each in offsets.items():
+        alike.setdefault(each, []).append(name)
     parts: list[Node] = [AtAnchors(named(source, others), anchors)] if others else []
-    parts += [Around(named(source, names), anchors, each) for each, names in alike.items()]
+    for each, names in alike.items():
+        values = named(source, names)  # None has nothing to stack, and stays None
+        parts.append(Around(values, anchors, each) if values.spec.leaves else AtAnchors(values, anchors))
     parts.append(IsPad(pads, anchors, tuple(offsets.values()), tuple(offsets)))
     text = ", ".join(f"{name!r}: {offsets_text(each)}" for name, each in offsets.items())
     return Merged(tuple(parts), "windows", f"{{{text}}}")

@@ -4,11 +4,11 @@ HDF5 runs one call at a time in a process, and an open object must not cross to 
 names. `open` gives an object that opens the file read-only and reads under h5py's own lock.
 """
 
-import itertools
 import math
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from array import array
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, final
@@ -228,6 +228,7 @@ class OpenHdf5Source:
         self._source = source
         self._file: h5py.File | None = None
         self._references: _References | None = None
+        self._short: list[tuple[tuple[int, ...], int]] = []
         self._data: Any = None
 
     def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
@@ -242,8 +243,7 @@ class OpenHdf5Source:
         for run in np.split(order, breaks):
             first, last = int(indices[run[0]]), int(indices[run[-1]])
             try:
-                if data.fletcher32:
-                    _require_checksums(data, first, last)
+                self._require_checksums(first, last)
                 rows = data[first : last + 1]
             except Exception as error:  # what h5py raises for damage has many types
                 raise SourceError(f"{self._source.describe(first)} to row {last} cannot be read: {error}") from error
@@ -259,11 +259,20 @@ class OpenHdf5Source:
         """
         data = self.data()
         try:
-            if data.fletcher32:
-                _require_checksums(data, box[0].start, box[0].stop - 1)
+            self._require_checksums(box[0].start, box[0].stop - 1)
             return data[box]  # type: ignore[no-any-return]
         except Exception as error:  # what h5py raises for damage has many types
             raise SourceError(f"{box_text(self._source, box)} cannot be read: {error}") from error
+
+    def _require_checksums(self, first: int, last: int) -> None:
+        """Refuses rows in a chunk that is too short for its checksum.
+
+        Raises:
+            ValueError: One is.
+        """
+        for place, nbytes in self._short:
+            if first - self._data.chunks[0] < place[0] <= last:
+                raise ValueError(f"its chunk at {place} has {nbytes} bytes, too few for its checksum (fletcher32)")
 
     def _texts(self, rows: npt.NDArray[Any], first: int) -> npt.NDArray[Any]:
         """Decodes text, which is UTF-8 in files, whatever they say."""
@@ -299,6 +308,10 @@ class OpenHdf5Source:
                 source.require_same(data, spec_of(data))
                 if data.dtype.hasobject and data.ndim == 1 and (places := _places_in(data)) is not None:
                     self._references = _References(places, data)
+                try:
+                    self._short = _short_chunks(data)
+                except Exception as error:  # what h5py raises for damage has many types
+                    raise SourceError(f"{source} cannot be read: {error}. Write the file again.") from error
                 self._data = data
         return self._data
 
@@ -320,14 +333,14 @@ def _places_in(data: Any) -> npt.NDArray[np.int64] | None:
     places = np.full(-(-count // (data.chunks or (count or 1,))[0]), -1, np.int64)
     if data.chunks is None:
         places[:] = -1 if data.id.get_offset() is None else data.id.get_offset()
-    elif hasattr(data.id, "chunk_iter"):  # since HDF5 1.12.3; asking for each takes as long as all together
+    else:
 
         def found(chunk: Any) -> None:
             at = chunk.chunk_offset[0] // data.chunks[0]
             if at < len(places) and chunk.byte_offset is not None:
                 places[at] = chunk.byte_offset
 
-        data.id.chunk_iter(found)
+        _each_chunk(data, found)
     return places
 
 
@@ -395,23 +408,39 @@ class _References:
         return found
 
 
-def _require_checksums(data: Any, first: int, last: int) -> None:
-    """Refuses chunks of rows that are too short for their checksums: HDF5 ends the process, for it reads before them.
+def _short_chunks(data: Any) -> list[tuple[tuple[int, ...], int]]:
+    """The chunks that are too short for their checksums, with their bytes.
 
-    Where a checksum is inside of compressed data, that data has a checksum of its own.
+    HDF5 ends the process there, for it reads before their first byte. Where a checksum is inside of compressed data,
+    that data has a checksum of its own.
 
     Raises:
-        ValueError: One is too short.
+        ValueError: Two chunks lie at one place, so it is not known which one HDF5 takes.
     """
     plan = data.id.get_create_plist()
-    if plan.get_filter(plan.get_nfilters() - 1)[0] != h5py.h5z.FILTER_FLETCHER32:
-        return
-    starts = [range(0, size, step) for size, step in zip(data.shape, data.chunks, strict=True)]
-    starts[0] = range(first // data.chunks[0] * data.chunks[0], last + 1, data.chunks[0])
-    for place in itertools.product(*starts):
-        chunk = data.id.get_chunk_info_by_coord(place)
+    if not data.fletcher32 or plan.get_filter(plan.get_nfilters() - 1)[0] != h5py.h5z.FILTER_FLETCHER32:
+        return []
+    places, short = array("q"), []
+
+    def found(chunk: Any) -> None:
+        places.extend(chunk.chunk_offset)
         if chunk.byte_offset is not None and chunk.size < _CHECKSUM_NBYTES:
-            raise ValueError(f"its chunk at {place} has {chunk.size} bytes, too few for its checksum (fletcher32)")
+            short.append((chunk.chunk_offset, chunk.size))
+
+    _each_chunk(data, found)
+    every = np.frombuffer(places, np.int64).reshape(-1, data.ndim)
+    unlike, counts = np.unique(every, axis=0, return_counts=True)
+    if len(unlike) < len(every):
+        raise ValueError(f"it has {counts.max()} chunks at {tuple(unlike[counts.argmax()].tolist())}. It is damaged")
+    return short
+
+
+def _each_chunk(data: Any, found: Callable[[Any], None]) -> None:
+    if hasattr(data.id, "chunk_iter"):  # since HDF5 1.12.3; asking for each takes as long as all together
+        data.id.chunk_iter(found)
+    else:
+        for number in range(data.id.get_num_chunks()):
+            found(data.id.get_chunk_info(number))
 
 
 def from_dataset(data: Any, *, is_checked: bool = False) -> Hdf5Source:
