@@ -76,9 +76,9 @@ test-keras: $(STAMP)-venv
 $(KERAS_SETS:%=test-%): test-keras-%: $(STAMP)-frameworks
 	$(FRAMEWORK_ENV) KERAS_BACKEND=$* $(PYTEST) $(SERIAL) -m "$(KERAS)" $(ARGS)
 
-# Half of the time these tests wait, for processes that start or end, so twice as many processes run them.
+# Half of the time these tests wait, for processes that start or end, and one waits for the fuzzer: six processes.
 test-faults: $(STAMP)-core
-	$(PYTEST) $(PARALLEL) --numprocesses=4 -m "$(FAULTS)" $(ARGS)
+	$(PYTEST) $(PARALLEL) --numprocesses=6 -m "$(FAULTS)" $(ARGS)
 
 test-cluster: $(STAMP)-cluster
 	$(PYTEST) $(SERIAL) -m "$(CLUSTER)" $(ARGS)

@@ -114,7 +114,7 @@ def __getattr__(name: str) -> _typing.Any:
     value = None if name.startswith("_") else _found(_IMAGE, name)
     if value is None:
         plain = name.replace("_", "").lower().removeprefix("random")
-        ours = next((each for each in __all__ if each.replace("_", "") == plain), None)
+        ours = next((known for known in __all__ if known.replace("_", "") == plain), None)
         cure = f"{ours}()" if ours else _OF_IMAGES.get(plain, "")
         _refuse_attribute(_sys.modules[__name__], name, "penstock.image", {name: cure})
     globals()[name] = value
