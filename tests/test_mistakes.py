@@ -652,6 +652,26 @@ MISTAKES = [
         "Images as large as their files: from_image_files(paths, labels).",
     ),
     (
+        "ps.range(9).map(lambda x: None)[0]",
+        "is a NoneType, which is not an array of numbers, text or bytes (the function may lack a return)",
+    ),
+    (
+        "ps.range(9).filter(np.arange(9) > 3)",
+        "A mask or positions choose elements: ds[mask].",
+    ),
+    (
+        "ps.range(9).split([0.8, 0.2])",
+        "Write split(0.8, 0.2), or with a star: split(*parts).",
+    ),
+    (
+        "ps.range(9).split(train=0.8, val=0.2)",
+        "split() has no argument train=. Write the parts: train, test = ds.split(0.8, 0.2).",
+    ),
+    (
+        "ps.from_csv('x.csv', sep=';')",
+        "Here it is delimiter=.",
+    ),
+    (
         'ps.from_hdf5("text.txt")',
         "text.txt is no HDF5 file: it begins with b'hello'.",
     ),

@@ -2052,7 +2052,8 @@ def caller() -> str:
 
 def _require_function(verb: str, fn: object) -> None:
     if not callable(fn):
-        raise ArgumentTypeError(f"{verb}() needs a function, got {fn!r}, {type_of(fn)}.")
+        cure = " A mask or positions choose elements: ds[mask]." if hasattr(fn, "__array__") else ""
+        raise ArgumentTypeError(f"{verb}() needs a function, got {fn!r:.80}, {type_of(fn)}.{cure}")
     annotations = getattr(fn, "__annotations__", None)  # an object may answer to any name
     makes = annotations.get("return") if isinstance(annotations, dict) else None
     if getattr(makes, "__name__", None) == "Distortion":  # by name, for penstock.image brings OpenCV

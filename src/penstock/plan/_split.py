@@ -31,7 +31,8 @@ def boundaries(parts: Sequence[Part], count: int) -> list[int]:
         raise ArgumentError("split() got no parts. Give fractions, split(0.8, 0.2), or counts, split(800, 200).")
     for part in parts:
         if as_int(part) is None and not isinstance(part, (float, np.floating)):
-            raise ArgumentTypeError(f"split() takes fractions or counts, got {part!r:.80}, {type_of(part)}.")
+            cure = " Write split(0.8, 0.2), or with a star: split(*parts)." if isinstance(part, (list, tuple)) else ""
+            raise ArgumentTypeError(f"split() takes fractions or counts, got {part!r:.80}, {type_of(part)}.{cure}")
         if not 0 <= part < math.inf:
             raise ArgumentError(f"split() got the part {part!r}. A part is a fraction from 0 to 1, or a count.")
     parts = [part if (whole := as_int(part)) is None else whole for part in parts]
