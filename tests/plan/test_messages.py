@@ -326,7 +326,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         (
             r"map\(<lambda>\) at .* returned a leaf that is a NoneType, which is not an array of numbers, "
-            r"text or bytes for element 0\."
+            r"text or bytes \(the function may lack a return\) for element 0\."
         ),
     ),
     "nothing returned for one": (

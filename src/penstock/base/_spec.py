@@ -305,7 +305,6 @@ def leaf_of(value: object) -> npt.NDArray[Any] | str | bytes:
         raise SpecError(f"{type_of(value)} of values of no bytes at all (dtype {array.dtype}). Leave it out")
     if array.dtype.hasobject:
         cure = " (write str(path))" if isinstance(value, os.PathLike) else ""
-        cure = " (the function may lack a return)" if value is None else cure
         if isinstance(value, list) and any(isinstance(each, (dict, tuple)) for each in value):
             cure = " (several elements are for flat_map(); parts of one stand in a tuple or a dict)"
         raise SpecError(f"{type_of(value)}, which is not an array of numbers, text or bytes{cure}")

@@ -187,7 +187,8 @@ def observed(value: Tree) -> Spec:
         try:
             specs.append(spec_of_leaf(leaf_of(leaf)))
         except SpecError as error:
-            raise MisfitError(f"a leaf{place} that is {error}", "") from None
+            cure = " (the function may lack a return)" if value is None else ""
+            raise MisfitError(f"a leaf{place} that is {error}{cure}", "") from None
     return Spec(tuple(specs), structure)
 
 

@@ -29,6 +29,7 @@ def boundaries(parts: Sequence[Part], count: int) -> list[int]:
     """
     if not parts:
         raise ArgumentError("split() got no parts. Give fractions, split(0.8, 0.2), or counts, split(800, 200).")
+    part: Any  # whatever a user gave
     for part in parts:
         if as_int(part) is None and not isinstance(part, (float, np.floating)):
             cure = " Write split(0.8, 0.2), or with a star: split(*parts)." if isinstance(part, (list, tuple)) else ""
