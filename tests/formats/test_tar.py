@@ -245,6 +245,11 @@ def test_sample_that_lacks_a_field_is_named(tmp_path):
     assert as_bytes(ps.from_tar(path, fields=["jpg"])[1]) == {"__key__": "b", "jpg": b"3"}
     with pytest.raises(ps.SourceError, match=r"has no 'png'; it has \['jpg', 'cls'\]"):
         ps.from_tar(path, fields=["png"])[0]
+    path = written(
+        tmp_path / "b.tar", [("a.jpg", b"1"), ("a.cls", b"2"), ("b.jpg", b"3"), ("c.cls", b"4"), ("b.cls", b"")]
+    )
+    with pytest.raises(ps.SourceError, match=r"b\.tar sample 1 \('b'\) has no 'cls'; .*side by side.* tar --sort=name"):
+        ps.from_tar(path)[1]
 
 
 @pytest.mark.parametrize("again", ["a.txt", "a.TXT"])

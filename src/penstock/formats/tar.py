@@ -152,6 +152,7 @@ class OpenTarSource(RecordReader):
         self._index = source.index
         self._defaults = [np.frombuffer(dict(source.defaults).get(name, b""), np.uint8) for name in source.fields]
         self._is_optional = np.array([name in dict(source.defaults) for name in source.fields], np.bool_)
+        self._scattered: dict[int, bool] = {}
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests. Members that are neighbours in a file are one read.
@@ -182,13 +183,25 @@ class OpenTarSource(RecordReader):
             number, sample = placed(self._index.bounds, int(elements[row]))
             shard = self._source.shard(self._source.files[number])
             found = shard["fields"][shard["offsets"][sample] >= 0].tolist()
+            fact = f"{self._source.describe(int(elements[row]))} has no {self._source.fields[field]!r}; it has {found}."
+            if self._has_scattered(number):
+                raise SourceError(
+                    f"{fact} Members of a sample stand side by side, and in this file some do not: write it again, as "
+                    "tar --sort=name does."
+                )
             raise SourceError(
-                f"{self._source.describe(int(elements[row]))} has no {self._source.fields[field]!r}; it has {found}. "
-                "Every sample needs all fields: name those that all have with fields=[...], several of which one is "
-                "there with fields={'image': 'jpg;png'}, or what stands in for it with defaults={'txt': b''}."
+                f"{fact} Every sample needs all fields: name those that all have with fields=[...], several of which "
+                "one is there with fields={'image': 'jpg;png'}, or what stands in for it with defaults={'txt': b''}."
             )
         offsets, sizes = np.where(is_missing, 0, offsets), np.where(is_missing, 0, sizes)
         return np.repeat(numbers, offsets.shape[1]), offsets.ravel(), sizes.ravel()
+
+    def _has_scattered(self, number: int) -> bool:
+        """Whether members of one key stand apart in a file."""
+        if number not in self._scattered:
+            samples = range(*self._index.bounds[number : number + 2].tolist())
+            self._scattered[number] = len({self._index.key(each) for each in samples}) < len(samples)
+        return self._scattered[number]
 
 
 def source(files: tuple[File, ...], fields: Any, defaults: Any, cache_dir: str | None) -> TarSource:
