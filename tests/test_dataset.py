@@ -242,8 +242,10 @@ def test_names_of_other_libraries_say_what_to_write_here() -> None:
         dataset.bucket_by_sequence_length(len, [3], [2, 2])
     with pytest.raises(AttributeError, match=r"A dataset has no 'nonsense'\."):
         dataset.nonsense  # noqa: B018
-    with pytest.raises(AttributeError, match="none of its sources does"):
+    with pytest.raises(AttributeError, match=r"no class_names: none of its sources does\.\n"):
         dataset.class_names  # noqa: B018
+    with pytest.raises(AttributeError, match=r"sources does\. Sources with an element for each file have it, as"):
+        dataset.file_paths  # noqa: B018
 
 
 def test_names_of_other_libraries_in_the_package_say_what_to_write_here() -> None:

@@ -296,6 +296,10 @@ MISTAKES = [
         "one iterator lives at a time. Make a second loader to iterate twice at once.",
     ),
     (
+        "ps.range(3).loader(executor='inline').set_state('{}')",
+        "a dict with version, plan, epoch and position. json.loads() makes one of text.",
+    ),
+    (
         'loader = ps.range(3).loader(executor="inline")\nloader.set_state({"epoch": 3})',
         "3}. It is what get_state() returned: a dict with version, plan, epoch and position.",
     ),

@@ -203,7 +203,8 @@ class Dataset(NoArray):
         if len(told) > 1:
             told = _told(with_parts(self._node), name)  # without the sources of values that a select() leaves out
         if not told:
-            raise AttributeError(f"This dataset has no {name}: none of its sources does.\n{self!r}")
+            cure = " Sources with an element for each file have it, as from_files()." if name == "file_paths" else ""
+            raise AttributeError(f"This dataset has no {name}: none of its sources does.{cure}\n{self!r}")
         if len(told) > 1:
             raise AttributeError(
                 f"This dataset has no {name} of its own: its sources have different ones. Ask each before they are "

@@ -66,9 +66,10 @@ def place_of_state(state: Any, plan: Node, line: str) -> Place:
     """
     needed = {"version", "plan", "epoch", "position"}
     if not isinstance(state, dict) or set(state) - {"batch", "cut", "cursor"} != needed:
+        cure = " json.loads() makes one of text." if isinstance(state, str) else ""
         raise StateError(
             f"Not a loader's state: {state!r:.200}. It is what get_state() returned: a dict with version, plan, "
-            "epoch and position."
+            f"epoch and position.{cure}"
         )
     if state["version"] != STATE_VERSION:
         raise StateError(f"The state has version {state['version']!r}, this penstock reads version {STATE_VERSION}.")
