@@ -158,6 +158,9 @@ def test_empty_files_have_no_lines(tmp_path):
     assert list(ps.from_text(tmp_path / "a", by="file")) == [""]
     with pytest.raises(ps.SourceError, match=r"from_jsonl\(\): .* has no columns, so it has no elements"):
         ps.from_jsonl(tmp_path / "a")
+    written(tmp_path / "a", '{"x": {}, "y": [{}]}')
+    with pytest.raises(ps.SpecError, match=r"\['x', 'y'\] hold objects without fields, .*columns="):
+        ps.from_jsonl(tmp_path / "a")
     written(tmp_path / "a", "x,y", end="")
     assert len(ps.from_csv(tmp_path / "a")) == 0
 

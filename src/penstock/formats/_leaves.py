@@ -286,6 +286,11 @@ def leaves_of(verb: str, where: str, types: Mapping[str, Any], nulls: Nulls, dty
         leaves = [leaf for name, kind in types.items() for leaf in _leaves((name,), kind, nulls, dtypes)]
     except SpecError as error:
         raise SpecError(f"{verb}(): {where}: {error}") from error
+    if types and not leaves:
+        raise SpecError(
+            f"{verb}(): {where}: {list(types)} hold objects without fields, so elements would hold nothing. Name other "
+            "columns with columns=[...]."
+        )
     require_casts(verb, where, types, leaves)
     return nulls.applied(verb, leaves)
 

@@ -38,6 +38,8 @@ def from_lerobot(
     takes some of them at other steps, none of another episode:
     `ds.windows({"observation.images.top": [-1, 0], "action": range(16)}, groups="episode_index")`.
 
+    Images that the table itself holds stay the bytes of their files, `{"bytes", "path"}`: decode them in `map`.
+
     The call reads the tables of episodes and of times, and each film once, without decoding it; what is found of a film
     is kept in a hidden file beside it. Frames are read as by `from_videos`.
 
