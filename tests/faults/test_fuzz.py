@@ -13,8 +13,8 @@ from tests.fuzz.formats import FORMATS
 
 pytestmark = pytest.mark.faults
 
-# Five minutes: two programs share the formats, side by side, on processors that other tests leave. On a busy machine that
-# took up to 1.5 times as long, and a test that takes 300 s is ended.
+# Five minutes: two programs share the formats, side by side, on processors that other tests leave. Where other programs
+# have those, it took 1.5 times as long, and a test that takes 300 s is ended.
 SECONDS = 150
 NAMES = [name for name, each in FORMATS.items() if not each.missing]
 
