@@ -175,7 +175,7 @@ def test_a_cover_before_the_pictures_is_passed_over(tmp_path):
     with av.open(str(path)) as whole, av.open(str(tmp_path / "b.mp4"), "w") as file:
         film = file.add_stream_from_template(whole.streams.video[0])
         cover = file.add_stream("mjpeg", width=16, height=16, pix_fmt="yuvj420p")
-        cover.disposition = av.stream.Disposition.attached_pic
+        cover.disposition = av.stream.Disposition.attached_pic.value
         image = av.VideoFrame.from_ndarray(np.zeros((16, 16, 3), np.uint8), format="rgb24")
         image.pts = 0
         file.mux([*cover.encode(image), *cover.encode()])
@@ -205,6 +205,12 @@ def test_frames_that_were_dropped_from_an_avi_do_not_make_it_cut_off(tmp_path):
         file.mux(stream.encode())
     assert_reads_as_pyav(path)
     assert [float(e["time"]) for e in ps.from_videos(path)] == pytest.approx([0, 0.1, 0.4, 0.5])
+    content = path.read_bytes()
+    for mark in (b"avih", b"strh"):  # their numbers of frames, as into a pipe
+        at = content.index(mark) + (24 if mark == b"avih" else 40)
+        content = content[:at] + struct.pack("<I", 1 << 30) + content[at + 4 :]
+    path.write_bytes(content)
+    assert len(ps.from_videos(path)) == 4
 
 
 def test_clips_of_frames_stay_in_their_film_and_each_frame_of_a_batch_is_decoded_once(tmp_path, monkeypatch):

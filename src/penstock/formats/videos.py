@@ -49,6 +49,8 @@ _NO_ROWS: Final = np.empty(0, np.int64)
 _FRAMES_OF_DECODER: Final = 20
 """Frames that a decoder holds at most: 16 that others refer to, and those under way."""
 _MOST_PIXELS: Final = 1 << 27
+_UNKNOWN_COUNT: Final = 1 << 30
+"""The frames of an AVI that FFmpeg writes into a pipe."""
 _NO_SEEK: Final = np.iinfo(np.int64).min
 """In place of the time of a key frame: decode from the beginning of the file."""
 _NAMES: Final = ("frame", "time", "video")
@@ -222,7 +224,8 @@ def _frames_of(file: File) -> Arrays:
         has_palette = stream.codec_context.pix_fmt == "pal8"
     count = len(marks)
     if count < said and kind == "avi":
-        count = max(times, default=-1) + 1  # frames that were dropped have times, and no packets
+        # Frames that were dropped have times, and no packets. Of a film that is written into a pipe nothing is known.
+        count = said if said == _UNKNOWN_COUNT else max(times, default=-1) + 1
     if count < said and kind.startswith("mov"):
         count = _packet_count(file)
     if count < said:
