@@ -13,6 +13,7 @@ import pytest
 
 import penstock as ps
 from penstock import cli
+from penstock.commands._target import dataset_of
 from penstock.commands.inspect import _leaves
 from penstock.formats._features import encoded
 from tests.formats import test_lerobot as lerobot, test_mds as mds, test_videos as videos
@@ -446,6 +447,24 @@ def test_arrays_of_different_lengths_are_not_put_side_by_side(inspect):
     assert found["what"] == "3 NumPy arrays with as many rows"
 
 
+def test_files_of_one_kind_are_given_by_a_pattern_or_their_folder(inspect):
+    os.mkdir("rows")
+    for number in range(3):
+        Path(f"rows/{number}.csv").write_text(f"x\n{number}\n")
+    Path("rows/[x].csv").write_text("x\n3\n")
+    for path in ("rows/*.csv", "rows"):
+        found, status = inspect(path)
+        assert (status, found["what"], found["length"]) == (0, "4 files: a table in CSV", 4)
+        assert len(opened(found)) == 4
+    assert inspect("rows/[x].csv")[0]["what"] == "a table in CSV"  # a file of this name is no pattern
+    assert len(dataset_of("rows/?.csv")[0]) == 3  # of the other commands
+    os.mkdir("other")
+    Path("other/a.csv").write_text("x;y\n1;2\n")
+    found, status = inspect("other")
+    assert (status, found["what"]) == (1, "a table in CSV")
+    assert "Write delimiter=';'" in found["problem"]
+
+
 def test_an_unreadable_element_is_reported(inspect):
     ps.write_tfrecord("a.tfrecord", [b"one", b"three"])
     content = bytearray(Path("a.tfrecord").read_bytes())
@@ -462,6 +481,7 @@ def test_an_unreadable_element_is_reported(inspect):
     [
         ("nowhere", "There is no file or folder nowhere, seen from "),
         ("secret", "secret cannot be read: Permission denied."),
+        ("nowhere/*.npy", "No file fits the pattern nowhere/*.npy."),
     ],
 )
 def test_a_path_that_cannot_be_read_is_refused(path, complaint, capsys):

@@ -1,5 +1,6 @@
 """Recognises files by their bytes, or a folder by its files, and opens them with the library's own constructors."""
 
+import glob
 import os
 import re
 import zlib
@@ -86,18 +87,25 @@ _AHEAD: Final = 16 * 32
 
 
 def recognise(target: str) -> Found:
-    """Recognises a file or folder; of a URL also the files that it names by a pattern or as a folder.
+    """Recognises a file, a folder, or the files of a pattern or a URL.
 
     Raises:
         SourceError: There is no such path or object, it cannot be read, or it is a pipe.
     """
     if is_remote(target):
         return _files(pattern_of(target))
+    if is_pattern(target):
+        return _files(target)
     if not os.path.exists(target):
         raise penstock.SourceError(f"There is no file or folder {target}, seen from {os.getcwd()}.")
     if not os.access(target, os.R_OK):
         raise penstock.SourceError(f"{target} cannot be read: Permission denied.")
     return _folder(Path(target)) if os.path.isdir(target) else _files(target)
+
+
+def is_pattern(path: str) -> bool:
+    """Whether a path stands for the files that fit it, as `*.jpg` does where no file has that name."""
+    return glob.has_magic(path) and not os.path.exists(path)
 
 
 def pattern_of(url: str) -> str:
@@ -267,7 +275,7 @@ def _by_files(path: Path, every: list[Path]) -> Found:
         return made(f"{len(alike):,} NumPy arrays with as many rows", "from_npy", tree)
     if len(alike) * 2 > len(shown):
         found = _files(str(path / (f"*{suffix}" if len(alike) > 1 else alike[0])))
-        if found.dataset is not None and not found.facts:
+        if found.code and not found.facts:  # of one kind; if it cannot be opened, the problem says why
             return found
     kinds = Counter(each.suffix.lower() or "without an ending" for each in every)
     return Found(

@@ -15,7 +15,7 @@ from typing import Any
 import penstock
 from penstock import Dataset
 from penstock.base._printable import printable
-from penstock.commands._recognise import recognise
+from penstock.commands._recognise import is_pattern, recognise
 from penstock.sources._remote import is_remote
 
 
@@ -30,7 +30,9 @@ def add_command(
     name = run.__module__.rpartition(".")[2]
     parser = commands.add_parser(name, help=summary, description=description, formatter_class=formatter)
     parser.add_argument(
-        "target", metavar="PATH_OR_MODULE:NAME", help="a file, folder or URL; or a dataset, or a function"
+        "target",
+        metavar="PATH_OR_MODULE:NAME",
+        help="a file, folder, pattern in quotes, or URL; or a dataset, or a function",
     )
     parser.set_defaults(run=run)
     return parser
@@ -84,7 +86,7 @@ def dataset_of(target: str) -> tuple[Dataset, str]:
 
 
 def _of_path(path: str) -> tuple[Dataset, str]:
-    if not is_remote(path) and not os.path.exists(path):
+    if not is_remote(path) and not is_pattern(path) and not os.path.exists(path):
         raise penstock.ArgumentError(
             f"There is no file or folder {path}, seen from {os.getcwd()}. Name a dataset of yours as module:name or "
             "file.py:name."
