@@ -28,17 +28,18 @@ _MOST_DEEP: Final = 64
 # The numbers of fields.
 _ROW_GROUPS, _COLUMNS, _META_DATA, _CRYPTO = 4, 1, 3, 8
 _PHYSICAL, _ENCODINGS, _PATH, _VALUES, _UNCOMPRESSED = 1, 2, 3, 5, 6
-_COMPRESSED, _DATA_PAGE, _DICTIONARY_PAGE = 7, 9, 11
+_DATA_PAGE, _DICTIONARY_PAGE = 9, 11
 _FACTS: Final[dict[int, Any]] = {each: {} for each in (_PHYSICAL, _ENCODINGS, _PATH, _VALUES, _UNCOMPRESSED)}
 _WANTED: Final[dict[int, Any]] = {_ROW_GROUPS: {_COLUMNS: {_META_DATA: _FACTS, _CRYPTO: {}}}}
 
 _PLACES: Final[dict[int, Any]] = {
-    _ROW_GROUPS: {_COLUMNS: {_META_DATA: {each: {} for each in (_COMPRESSED, _DATA_PAGE, _DICTIONARY_PAGE)}}}
+    _ROW_GROUPS: {_COLUMNS: {_META_DATA: {each: {} for each in (_VALUES, _DATA_PAGE, _DICTIONARY_PAGE)}}}
 }
 _PLACED_FILES: Final = 16
 """Files whose column chunks are found once, as they are read one after the other."""
-_PAGE: Final[dict[int, Any]] = {2: {}, 3: {}}
-"""Of the header of a page: its bytes when it is decompressed, and in the file."""
+# Of the header of a page: its bytes when it is decompressed, and in the file; and how many values two kinds have.
+_EXPANDED, _STORED, _DATA, _DATA_2, _COUNT = 2, 3, 5, 8, 1
+_PAGE: Final[dict[int, Any]] = {_EXPANDED: {}, _STORED: {}, _DATA: {_COUNT: {}}, _DATA_2: {_COUNT: {}}}
 _HEADER_NBYTES, _MOST_HEADER_NBYTES = 256, 16 << 20
 """Most headers are shorter; with long texts as the least and the largest value they are longer."""
 
@@ -115,7 +116,7 @@ def _footer(file: File) -> bytes:
 
 @lru_cache(_PLACED_FILES)
 def chunk_places(file: File) -> npt.NDArray[np.int64]:
-    """Returns the first byte of each column chunk and their number: shape `(row groups, columns, 2)`.
+    """Returns the first byte and the number of values of each column chunk: shape `(row groups, columns, 2)`.
 
     Raises:
         SourceError: The footer is damaged.
@@ -130,7 +131,7 @@ def _place(facts: dict[int, Any]) -> tuple[int, int]:
     if not facts:  # it is encrypted
         return 0, 0
     begin = min(facts[each] for each in (_DATA_PAGE, _DICTIONARY_PAGE) if facts.get(each) or each == _DATA_PAGE)
-    return int(begin), int(facts[_COMPRESSED])
+    return int(begin), int(facts[_VALUES])
 
 
 def stored_chunks(
@@ -157,36 +158,38 @@ def stored_chunks(
     return found
 
 
-def pages_nbytes(stream: BinaryIO, begin: int, nbytes: int) -> int:
+def pages_nbytes(stream: BinaryIO, chunk: Sequence[int], file_nbytes: int) -> int:
     """Returns the bytes of the pages of a column chunk when they are decompressed, as the headers of the pages say.
 
     Args:
         stream: The file.
-        begin: Its first byte of the chunk.
-        nbytes: The bytes of the chunk, or all that follow.
+        chunk: Its first byte, and the number of its values. Where they end, readers stop, whatever else it has.
+        file_nbytes: The bytes of the file.
 
     Raises:
-        ValueError: A header is damaged, or its page does not lie in the chunk.
+        ValueError: A header is damaged, or its page does not lie in the file.
     """
-    at, end, total = begin, begin + nbytes, 0
-    while at < end:
-        expanded, stored, size = _page_sizes(stream, at, end - at)
+    (at, value_count), total = chunk, 0
+    while value_count > 0:
+        size, expanded, stored, count = _page(stream, at)
         at += size + stored
-        if min(expanded, stored) < 0 or at > end:
+        if min(expanded, stored) < 0 or at > file_nbytes:
             raise ValueError(f"a page says that it has {stored:,} bytes, and {expanded:,} when it is decompressed")
         total += expanded
+        value_count -= max(0, count)
     return total
 
 
-def _page_sizes(stream: BinaryIO, at: int, most: int) -> tuple[int, int, int]:
-    """Returns the bytes of a page when it is decompressed, in the file, and of its header."""
+def _page(stream: BinaryIO, at: int) -> tuple[int, int, int, int]:
+    """Returns the bytes of the header of a page, those of the page decompressed and in the file, and its values."""
     nbytes = _HEADER_NBYTES
     while True:
         stream.seek(at)
-        data = stream.read(min(nbytes, most))
+        data = stream.read(nbytes)
         try:
             page, size = _fields(data, 0, _PAGE)
-            return int(page[2]), int(page[3]), size
+            counts = (page[kind][_COUNT] for kind in (_DATA, _DATA_2) if kind in page)
+            return size, int(page[_EXPANDED]), int(page[_STORED]), int(next(counts, 0))
         except _DAMAGE as error:
             if not isinstance(error, IndexError) or len(data) < nbytes or nbytes >= _MOST_HEADER_NBYTES:
                 raise ValueError("the header of a page cannot be read") from error

@@ -271,8 +271,7 @@ def _require_pages(file: File, number: int, made: Mapping[int, tuple[int, str]])
     with file.stream(PAGE_BUFFER_NBYTES) as stream:
         for column, (nbytes, name) in made.items():
             try:
-                begin, size = chunk_places(file)[number, column].tolist()
-                found = pages_nbytes(stream, begin, min(size, file.nbytes - begin))
+                found = pages_nbytes(stream, chunk_places(file)[number, column].tolist(), file.nbytes)
             except (ValueError, IndexError) as error:
                 raise SourceError(
                     f"{file.url} is damaged: in row group {number}, column {name!r}, {error}. Fetch or write it again."
