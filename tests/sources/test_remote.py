@@ -159,7 +159,7 @@ def test_what_is_announced_is_requested_by_the_process_that_reads_it(server, rea
 
 
 def test_a_loader_hears_of_the_failure_before_its_timeout(server, monkeypatch):
-    monkeypatch.setattr(_remote, "PAUSES_S", (0.001, 60.0))
+    monkeypatch.setattr(_remote, "PAUSES_S", (0.001, 10 * DEADLINE_S))
     ds = records(server)
     server.begin_with(lambda number, headers: 503 if headers["Range"] else None)
     with (
