@@ -138,6 +138,7 @@ def from_hdf5(
     """Makes a dataset of the rows of arrays in an HDF5 file.
 
     An element is a dict of a row of each array, by their paths in the file; with one name that is no list, the row.
+    Chunks with Blosc, Zstd and other filters that HDF5 lacks need the package `hdf5plugin`, which is then imported.
 
     Random access: yes. Order: that of the file. Memory: the rows that are read. Each process opens the file for itself.
 
@@ -149,7 +150,8 @@ def from_hdf5(
 
     Raises:
         ImportError: `h5py` is missing (extra `hdf5`).
-        SourceError: The file is missing, no HDF5 file, or damaged; or values are outside of `files_in`.
+        SourceError: The file is missing, no HDF5 file, or damaged; or values are outside of `files_in`, or compressed
+            by a filter that is not there.
         ArgumentError: There is no such array, or arrays have different numbers of rows; all are listed.
         ArgumentTypeError: The path or names are no text.
         SpecError: An array has no first axis, or values of no fixed size. Text of any size is read.

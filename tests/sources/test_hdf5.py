@@ -1,4 +1,5 @@
 import struct
+import sys
 
 import numpy as np
 import pytest
@@ -29,6 +30,28 @@ class TestHdf5(SourceTests):
         saved(tmp_path / "ds.h5", expected, **options)
         with h5py.File(tmp_path / "ds.h5") as file:
             return ps.from_arrays(file["group/x"])._node.data
+
+
+def test_filters_that_hdf5_lacks_come_from_a_package_or_are_named(tmp_path, monkeypatch):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        plan.set_chunk((2,))
+        plan.set_filter(40000, h5py.h5z.FLAG_OPTIONAL)
+        h5py.h5d.create(file.id, b"x", h5py.h5t.NATIVE_INT32, h5py.h5s.create_simple((5,)), plan)
+        file["x"][...] = range(5)
+    with pytest.raises(ps.SourceError, match=r"/x in .*a\.h5 is compressed by filter 40000 .*pip install hdf5plugin"):
+        ps.from_hdf5(tmp_path / "a.h5")
+    (tmp_path / "hdf5plugin.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(h5py.h5z, "filter_avail", lambda code: "hdf5plugin" in sys.modules)
+    ds = ps.from_hdf5(tmp_path / "a.h5", "x")
+    assert list(ds) == [0, 1, 2, 3, 4]
+    del sys.modules["hdf5plugin"]
+    opened, out = ds._node.data.open(), np.empty(1, "i4")  # as in another process
+    opened.read_into(np.array([3]), out)
+    opened.close()
+    assert out == 3
+    del sys.modules["hdf5plugin"]
 
 
 def test_a_chunk_that_is_larger_than_the_limit_is_refused_before_it_is_decoded(tmp_path):

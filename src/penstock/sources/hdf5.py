@@ -4,12 +4,13 @@ HDF5 runs one call at a time in a process, and an open object must not cross to 
 names. `open` gives an object that opens the file read-only and reads under h5py's own lock.
 """
 
+import importlib
 import math
 import os
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -306,6 +307,7 @@ class OpenHdf5Source:
                 if not isinstance(data, h5py.Dataset) or not data.shape:
                     raise SourceError(f"{source} has no rows now. Make the dataset again.")
                 source.require_same(data, spec_of(data))
+                _require_filters(data)
                 if data.dtype.hasobject and data.ndim == 1 and (places := _places_in(data)) is not None:
                     self._references = _References(places, data)
                 try:
@@ -448,7 +450,7 @@ def from_dataset(data: Any, *, is_checked: bool = False) -> Hdf5Source:
 
     Raises:
         ArgumentTypeError: It has no name.
-        SourceError: Its values are in a file outside of the folder of its file.
+        SourceError: Its values are in a file outside of the folder of its file, or compressed in an unknown way.
     """
     if data.name is None:
         raise ArgumentTypeError(
@@ -458,10 +460,35 @@ def from_dataset(data: Any, *, is_checked: bool = False) -> Hdf5Source:
     name = data.file.filename
     if not is_checked:
         require_inside(data.file, data.name, None)
+    _require_filters(data)
     # Another process may have another current directory. A name that is no path, such as a URL, stays as it is.
     path = os.path.abspath(name) if os.path.exists(name) else name
     chunk_nbytes = math.prod(data.chunks or (0,)) * data.dtype.itemsize
     return Hdf5Source(path, data.name, spec_of(data), len(data), chunk_nbytes, data.chunks)
+
+
+def _require_filters(data: Any) -> None:
+    """Has the package hdf5plugin, if it is installed, bring filters that HDF5 lacks, in each process.
+
+    Raises:
+        SourceError: Chunks are compressed by a filter that is not there.
+    """
+    if _missing_filters(data) or data.is_virtual:  # whose values may have filters of their own
+        with suppress(ImportError):
+            importlib.import_module("hdf5plugin")
+    if missing := _missing_filters(data):
+        raise SourceError(
+            f"{data.name} in {data.file.filename} is compressed by {', '.join(missing)}, which HDF5 has not. Install "
+            "hdf5plugin, which has many such filters: pip install hdf5plugin. Or write the array again with "
+            "compression='gzip'."
+        )
+
+
+def _missing_filters(data: Any) -> list[str]:
+    plan = data.id.get_create_plist()
+    filters = [plan.get_filter(number) for number in range(plan.get_nfilters())]
+    missing = [(code, name) for code, _, _, name in filters if not h5py.h5z.filter_avail(code)]
+    return [f"filter {code} ({name.partition(b';')[0].decode(errors='replace'):.40})" for code, name in missing]
 
 
 def is_text(data: Any) -> bool:
