@@ -13,6 +13,7 @@ import pytest
 
 import penstock as ps
 from penstock.run._span_schedule import SpanSchedule
+from tests.waits import DEADLINE_S
 
 pytestmark = [
     pytest.mark.faults,
@@ -22,8 +23,6 @@ pytestmark = [
 
 COUNT = 3
 BATCH_SIZE = 2
-LOST_S = 30.0
-"""After this time a slot that is waited for is lost, on a busy machine too."""
 
 
 def numbers(count: int) -> Any:
@@ -117,7 +116,7 @@ def test_an_interrupt_anywhere_in_an_epoch_loses_no_more_than_the_batch_in_hand(
     assert all(all(batch) for batch in want), "a zero is what an element that was left out looks like"
     place = 0
     while True:
-        with dataset.loader(**options(plan), timeout_s=LOST_S) as loader:
+        with dataset.loader(**options(plan), timeout_s=DEADLINE_S) as loader:
             interrupt = Interrupt(place)
             got, came = interrupted(loader, interrupt)
             after = whole_epoch(loader)
@@ -135,7 +134,7 @@ def test_an_interrupt_of_iter_loses_no_slot(executor: Literal["threads", "auto",
     want = [batch.tolist() for batch in dataset]
     place = 0
     while True:
-        with dataset.loader(executor, prefetch=1, timeout_s=LOST_S) as loader:
+        with dataset.loader(executor, prefetch=1, timeout_s=DEADLINE_S) as loader:
             next(iter(loader))
             pipeline = loader._delivery
             assert pipeline is not None
@@ -161,7 +160,7 @@ def test_an_interrupt_of_the_first_of_few_slots_costs_a_batch_at_most() -> None:
     want = [batch.tolist() for batch in dataset]
     place = 0
     while True:
-        with dataset.loader(prefetch=1, timeout_s=LOST_S) as loader:
+        with dataset.loader(prefetch=1, timeout_s=DEADLINE_S) as loader:
             batches = iter(loader)
             kept = [next(batches)]  # so that each slot is needed
             interrupt = Interrupt(place)
@@ -235,7 +234,7 @@ def test_two_interrupts_in_an_epoch_lose_no_more_than_a_batch_each(plan: str, mo
     rng = random.Random(plan)
     for _ in range(PAIR_COUNT):
         places = rng.randrange(nowhere.place_count), rng.randrange(rng.choice((10, 100, nowhere.place_count)))
-        with dataset.loader(**options(plan), timeout_s=LOST_S) as loader:
+        with dataset.loader(**options(plan), timeout_s=DEADLINE_S) as loader:
             got, came = struck_twice(loader, Interrupt(*places))
             after = whole_epoch(loader)
         assert got in without_some(want, came), (places, got, came)

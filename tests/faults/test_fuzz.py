@@ -65,7 +65,7 @@ FAULTY = """
             pass
 
     def works(folder):
-        ends_s = time.process_time() + 0.3
+        ends_s = time.process_time() + 0.8
         while time.process_time() < ends_s:
             pass
 
@@ -84,7 +84,7 @@ FAULTY = """
     def grows_without_end(folder):
         return [np.ones(4 << 30, np.uint8)]
 
-    runner.HANG_S, runner.SPIN_S, runner.PROCESSOR_S = 10.0, 2.0, 0.2
+    runner.HANG_S, runner.SPIN_S, runner.PROCESSOR_S = 10.0, 2.0, 0.6
     FORMATS.clear()
     FORMATS.update({
         "ends": format_of(ends),
