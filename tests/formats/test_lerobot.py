@@ -192,3 +192,15 @@ def test_a_folder_that_lerobot_wrote_gives_what_lerobot_reads(tmp_path):
         assert (one["action"] == other["action"]).all()
         assert all((one["is_pad"][name] == other[f"{name}_is_pad"]).all() for name in offsets)
         assert all(one[name] == other[name] for name in ("timestamp", "frame_index", "episode_index", "index"))
+
+
+def test_steps_of_an_episode_that_is_not_there_are_named(tmp_path):
+    path = folder(tmp_path) / "data" / "chunk-000" / "file-001.parquet"
+    table = pq.read_table(path)
+    place = table.column_names.index("episode_index")
+    episodes = [*table["episode_index"].to_pylist()[:-2], 9, 9]
+    pq.write_table(table.set_column(place, "episode_index", pa.array(episodes)), path)
+    with pytest.raises(
+        ps.SourceError, match=r"file-001\.parquet row group 0 row 8 is of episode 9, and 2 steps are of episodes that"
+    ):
+        ps.from_lerobot(tmp_path)

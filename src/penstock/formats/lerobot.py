@@ -8,7 +8,7 @@ table of episodes says in which film one is, and at which time it begins.
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -77,16 +77,16 @@ def from_lerobot(
     names = list(films) if cameras is None else [cameras] if isinstance(cameras, str) else list(cameras)
     if missing := [name for name in names if name not in films]:
         raise ArgumentError(f"from_lerobot(cameras=...): there is no {missing[0]!r:.80}; there are {list(films)}.")
-    steps = from_parquet(os.path.join(folder, "data", "**", "*.parquet"))
-    if task:
-        steps = _with_tasks(folder, steps)
+    table = from_parquet(os.path.join(folder, "data", "**", "*.parquet"))
+    steps = _with_tasks(folder, table) if task else table
     if not names:
         return steps
     episode, time = (
         np.asarray(labels_of(steps._node, "from_lerobot()", name)) for name in ("episode_index", "timestamp")
     )
     episodes = _Episodes(folder, names)
-    rows = episodes.rows(episode)
+    source: Any = table._node.opens
+    rows = episodes.rows(episode, source.describe)
     beside = [_frames(folder, name, films[name], *episodes.places(name, rows), time, size)._node for name in names]
     return Dataset(Merged((steps._node, *beside), "from_lerobot", ""))
 
@@ -133,18 +133,26 @@ class _Episodes:
         table = from_parquet(os.path.join(folder, "meta", "episodes", "**", "*.parquet"), columns=words)
         self._columns = {word: np.asarray(labels_of(table._node, "from_lerobot()", word)) for word in words}
 
-    def rows(self, episodes: npt.NDArray[Any]) -> Indices:
-        """The row of each of some episodes.
+    def rows(self, episodes: npt.NDArray[Any], describe: Callable[[int], str]) -> Indices:
+        """The row of the episode of each step.
+
+        Args:
+            episodes: The episode of each step.
+            describe: Names a step.
 
         Raises:
-            SourceError: One has none.
+            SourceError: An episode has none.
         """
         numbers = self._columns["episode_index"]
         order = np.argsort(numbers, kind="stable")
         at = np.searchsorted(numbers[order], episodes)
-        if not len(numbers) or (numbers[order][np.minimum(at, len(numbers) - 1)] != episodes).any():
+        missing = at == len(numbers)
+        missing[~missing] = numbers[order][at[~missing]] != episodes[~missing]
+        if missing.any():
+            step = int(missing.argmax())
             raise SourceError(
-                f"{self._folder}: steps are of episodes that meta/episodes does not have. Download it again."
+                f"{self._folder}: {describe(step)} is of episode {episodes[step]}, and {missing.sum():,} steps are of "
+                "episodes that meta/episodes does not have. Download the folder again."
             )
         return order[at]
 
