@@ -27,6 +27,7 @@ from penstock.memory._shared import SharedFile
 from penstock.plan._cache import ABSENT, HELD
 from penstock.plan._source import Source
 from penstock.run.pool import _payload
+from penstock.run.pool._foreign import reduced_foreign
 from penstock.run.pool._payload import PAYLOAD_LIMIT_NBYTES, pack, unpack
 
 MIB = 1 << 20
@@ -443,6 +444,11 @@ def test_hdf5_travels_by_names(tmp_path, monkeypatch, tell):
         assert (
             tell(lambda: (dataset[3], group["x"][4], file["group/x"][5])) == "(np.int64(3), np.int64(4), np.int64(5))"
         )
+        monkeypatch.setitem(sys.modules, "hdf5plugin", types.ModuleType("hdf5plugin"))
+        opened, arguments = reduced_foreign(file)
+        assert arguments == (str(tmp_path / "x.h5"), True)  # filters come along
+        with opened(*arguments) as again:
+            assert again["group/x"][3] == 3
     assert "travel to a worker process (TypeError: its HDF5 file is closed" in refusal_of(
         penstock.range(1).map(lambda i: dataset[i])
     )

@@ -1,5 +1,6 @@
 """How objects of other libraries travel, whose own ways do not suit workers. Nothing is imported for it."""
 
+import importlib
 import operator
 import os
 import sys
@@ -39,7 +40,13 @@ def _reduced_hdf5(obj: Any) -> Any:
     """A file, group or dataset of h5py, by names: a worker opens the file for itself."""
     if not obj or obj.file.mode != "r" or not os.path.exists(obj.file.filename):
         raise TypeError('its HDF5 file is closed, open for writing, or not on disk; open one with mode "r"')
-    kind = sys.modules["h5py"].File
-    if isinstance(obj, kind):
-        return kind, (os.path.abspath(obj.filename), "r")
+    if isinstance(obj, sys.modules["h5py"].File):
+        return _opened, (os.path.abspath(obj.filename), "hdf5plugin" in sys.modules)
     return operator.getitem, (obj.file, obj.name)
+
+
+def _opened(path: str, has_filters: bool) -> Any:
+    """Opens a file, with the filters that the process had which sent it."""
+    if has_filters:
+        importlib.import_module("hdf5plugin")
+    return importlib.import_module("h5py").File(path, "r")
