@@ -683,6 +683,70 @@ MISTAKES = [
         "ps.range(9).cache(3)",
         "cache() needs the path of a directory, got an int.",
     ),
+    (
+        "ps.range(3)[[0, 1, 0] == 1]",
+        "not by False, a bool. A list is not compared element by element, as an array is: ds[np.asarray(labels) == 3].",
+    ),
+    (
+        "ps.range(3)[np.True_]",
+        "not by np.True_, a bool.",
+    ),
+    (
+        "ps.range(3)[:True]",
+        "A slice of a dataset needs integers, got [:True].",
+    ),
+    (
+        'ps.range(9).batch(2, drop_remainder="False")',
+        "batch(drop_remainder='False'): True or False is needed, not a str.",
+    ),
+    (
+        "ps.range(9).shuffle(reshuffle=None)",
+        "shuffle(reshuffle=None): True or False is needed, not a NoneType.",
+    ),
+    (
+        "list(ps.range(2).flat_map(lambda x: {'x': [x], 'y': [x]}))",
+        "it returned a dict, which is one element, and of which iteration gives names. Return a list of elements",
+    ),
+    (
+        "list(ps.range(2).flat_map(lambda x: {'a', 'b'}))",
+        "it returned a set, whose order is another one in each process. Return a list, such as sorted(values)",
+    ),
+    (
+        "ps.from_generator(lambda: {'a', 'b'}).element_spec",
+        "it returned a set, whose order is another one in each process.",
+    ),
+    (
+        "ps.range(2).map(lambda x: {}, element_spec={})",
+        "element_spec is {}, which has no array, so an element would hold nothing.",
+    ),
+    (
+        "ps.ArraySpec((3,), None)",
+        "ArraySpec((3,), None): a dtype is needed, such as 'float32'.",
+    ),
+    (
+        "ps.ArraySpec((3,), 'float23')",
+        "ArraySpec((3,), 'float23'): data type 'float23' not understood.",
+    ),
+    (
+        "ps.ArraySpec('', 'int64')",
+        "ArraySpec('', ...): a shape is a tuple of integers",
+    ),
+    (
+        "ps.concatenate(3)",
+        "concatenate() needs several datasets in a list or tuple, got an int.",
+    ),
+    (
+        "ps.range(2).split(0.5, 0.5, groups=[[1], [1, 2]])",
+        "split(groups=...) needs one number or text for each element, and NumPy says: setting an array element",
+    ),
+    (
+        "list(ps.from_generator(lambda: [np.ones(1), np.ones(2)]).padded_batch(2, padding_values='3'))",
+        "which cannot hold the padding value '3'.",
+    ),
+    (
+        "a = ps.from_arrays({'x': np.arange(3)})\na.join(ps.from_arrays({'x': [1], 'w': [2.0]}), 'x', fill='0')",
+        "'w' is () float64, which cannot hold '0'.",
+    ),
 ]
 
 

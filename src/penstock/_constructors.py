@@ -13,7 +13,7 @@ import numpy as np
 
 from penstock._dataset import Dataset, caller, integer
 from penstock.base import _tree
-from penstock.base._arguments import as_float, as_int, needs
+from penstock.base._arguments import as_float, as_int, items_of, needs
 from penstock.base._errors import ArgumentError, ArgumentTypeError, no_path, type_of
 from penstock.base._extensions import made_of
 from penstock.base._positions import as_values, by_position, require_order, with_columns
@@ -559,12 +559,13 @@ def _tempered(shares: tuple[float, ...], temperature: float) -> tuple[float, ...
 def _shares(weights: Any, nodes: tuple[Node, ...], least: float | None = None) -> tuple[float, ...]:
     """The weights of a mix, checked: above zero, or from `least` on and not all zero."""
     require_order("mix(weights=)", weights, "Give a list: one number for each dataset, in their order.")
-    if isinstance(weights, (str, bytes)) or not isinstance(weights, Iterable):
+    items = items_of(weights)
+    if items is None:
         raise ArgumentTypeError(
             f"mix(weights={weights!r:.80}): a list of numbers is needed, one for each of the {len(nodes)} datasets; "
             f"for equal parts, {[1] * len(nodes)!r:.80}."
         )
-    shares = tuple(map(_plain, weights))
+    shares = tuple(map(_plain, items))
     if len(shares) != len(nodes):
         raise ArgumentError(f"mix() got {len(nodes)} datasets and {len(shares)} weights.")
     for share in shares:
@@ -583,19 +584,20 @@ def _plain(number: Any) -> Any:
 
 
 def _nodes(verb: str, datasets: Iterable[Any]) -> list[Node]:
-    if isinstance(datasets, Dataset):
-        raise ArgumentTypeError(f"{verb}() needs several datasets in a list or tuple, got one dataset.")
     require_order(f"{verb}()", datasets, "Give the datasets in a list.")
-    datasets = list(datasets)
-    if not datasets:
+    given = None if isinstance(datasets, Dataset) else items_of(datasets)
+    if given is None:
+        what = "one dataset" if isinstance(datasets, Dataset) else type_of(datasets)
+        raise ArgumentTypeError(f"{verb}() needs several datasets in a list or tuple, got {what}.")
+    if not given:
         raise ArgumentError(f"{verb}() got no datasets.")
-    for each in datasets:
+    for each in given:
         if not isinstance(each, Dataset):
             cure = "Make one of it first: from_arrays(...)."
             if verb == "zip" and isinstance(each, list):
                 cure = "A list is a leaf here, as everywhere in an element; write a tuple: zip((x, y))."
             raise ArgumentTypeError(f"{verb}() needs datasets, got {type_of(each)}. {cure}")
-    return [each._node for each in datasets]
+    return [each._node for each in given]
 
 
 def side_by_side(verb: str, nodes: Sequence[Node], structure: _tree.Structure) -> Dataset:

@@ -26,7 +26,7 @@ from penstock._loader import OPTIONS, Loader, LoaderOptions
 from penstock._reduce import reduced
 from penstock._show import show as draw_elements
 from penstock.base import _tree
-from penstock.base._arguments import NoArray, as_int, explained_methods, needs, refuse_attribute
+from penstock.base._arguments import NoArray, as_int, explained_methods, items_of, needs, refuse_attribute
 from penstock.base._errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -72,7 +72,7 @@ from penstock.plan._parts import PackedMap, Parts
 from penstock.plan._patches import patched, shuffled_by_chunks
 from penstock.plan._pick import Pick, picked
 from penstock.plan._reader import Reader
-from penstock.plan._sample import Sample, Weights, by_class
+from penstock.plan._sample import Sample, Weights, as_weights, by_class
 from penstock.plan._source_node import SourceNode
 from penstock.plan._split import boundaries, by_classes, by_groups, require_apart
 from penstock.plan._text import describe, length_text, length_words, uncounted
@@ -262,19 +262,19 @@ class Dataset(NoArray):
         if isinstance(index, slice):
             return self._sliced("slice", _slice_text(index), index.start, index.stop, index.step)
         self._require_random(f"[{index!r:.40}]", "Take it as it comes: next(iter(ds.skip(i)))")
-        try:
-            number = operator.index(index)
-        except TypeError:
-            if isinstance(index, list) or hasattr(index, "__array__"):
+        number = as_int(index)
+        if number is None:
+            is_flag = isinstance(index, (bool, np.bool_))
+            if not is_flag and (isinstance(index, list) or hasattr(index, "__array__")):
                 return Dataset(picked(self._node, index))
             given = f"{index!r:.80}, {type_of(index)}."
             if isinstance(index, str):
                 given += f" For a part of each element: map(lambda element: element[{index!r}])."
+            elif is_flag:
+                given += " A list is not compared element by element, as an array is: ds[np.asarray(labels) == 3]."
             elif isinstance(index, (tuple, range)):
                 given += " For some elements: an array or a list of integers."
-            raise ArgumentTypeError(
-                f"A dataset is indexed by an integer, a slice or an array, not by {given}"
-            ) from None
+            raise ArgumentTypeError(f"A dataset is indexed by an integer, a slice or an array, not by {given}")
         length = self._node.length
         if isinstance(length, int):
             if not -length <= number < length:
@@ -541,9 +541,10 @@ class Dataset(NoArray):
         """
         several = names[0] if len(names) == 1 and not isinstance(names[0], str) else names
         require_order("select()", several, "Give the names in a list.")
-        if not isinstance(several, Iterable):
+        items = items_of(several)
+        if items is None:
             raise ArgumentTypeError(f"select() needs names of values, such as select('x'), got {type_of(several)}.")
-        return self._fields("select", [(name, name) for name in several])
+        return self._fields("select", [(name, name) for name in items])
 
     def rename(self, names: Mapping[str, str]) -> "Dataset":
         """Gives values of elements that are dicts other names. All others keep theirs, and all keep their places.
@@ -691,7 +692,7 @@ class Dataset(NoArray):
             assert weights is not None
             if per_class is not None or class_count is not None:
                 raise ArgumentError("sample(per_class=, class_count=) are for sample(balance=labels).")
-            values = np.ascontiguousarray(labels_of(self._node, "sample(weights=...)", weights), np.float64)
+            values = as_weights(labels_of(self._node, "sample(weights=...)", weights))
         else:
             labels = labels_of(self._node, "sample(balance=...)", balance)
             if per_class is not None:
@@ -780,10 +781,12 @@ class Dataset(NoArray):
         return self._sliced("shard", f"{index}, {count}", index, None, count)
 
     def _sliced(self, verb: str, text: str, start: int | None, stop: int | None, step: int | None) -> "Dataset":
+        given = (start, stop, step)
+        numbers = [as_int(each) for each in given]
+        if any(number is None and each is not None for number, each in zip(numbers, given, strict=True)):
+            raise ArgumentTypeError(f"A slice of a dataset needs integers, got [{text}].")
         try:
-            node = sliced(self._node, verb, text, start, stop, step)
-        except TypeError:
-            raise ArgumentTypeError(f"A slice of a dataset needs integers, got [{text}].") from None
+            node = sliced(self._node, verb, text, *numbers)
         except ValueError as error:
             raise ArgumentError(f"[{text}] is not possible here: {error}.") from None
         if node.start >= POSITION_LIMIT:
@@ -1261,11 +1264,8 @@ class Dataset(NoArray):
                 "bucket_by_length(batch_size=) and max_tokens= need lengths=, a number for each element. With a "
                 "function and boundaries, write batch_sizes=[...], one for each bucket."
             )
-        for name, value in (("boundaries", boundaries), ("batch_sizes", batch_sizes)):
-            if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-                raise ArgumentTypeError(f"bucket_by_length({name}={value!r:.80}): a list of integers is needed.")
-        edges = tuple(integer("bucket_by_length", "boundaries", edge) for edge in boundaries or ())
-        sizes = tuple(integer("bucket_by_length", "batch_sizes", size, least=1) for size in batch_sizes or ())
+        edges = _integers("bucket_by_length", "boundaries", boundaries)
+        sizes = _integers("bucket_by_length", "batch_sizes", batch_sizes, least=1)
         if list(edges) != sorted(set(edges)):
             raise ArgumentError(f"bucket_by_length(boundaries={list(edges)}): they must ascend.")
         if len(sizes) != len(edges) + 1:
@@ -2115,6 +2115,14 @@ def integer(
     if number < (least or 0):
         raise ArgumentError(f"{verb}({name}={number}): it must be at least {least or 0}.")
     return number if most is None else min(number, most)
+
+
+def _integers(verb: str, name: str, values: Any, least: int | None = None) -> tuple[int, ...]:
+    """Checks a list of counts, each as `integer` does."""
+    items = items_of(values)
+    if items is None:
+        raise ArgumentTypeError(f"{verb}({name}={values!r:.80}): a list of integers is needed.")
+    return tuple(integer(verb, name, each, least) for each in items)
 
 
 def _slice_text(index: slice) -> str:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from penstock._loader import Loader, LoaderOptions
 from penstock.base._arguments import as_int
-from penstock.base._errors import ArgumentError, ArgumentTypeError
+from penstock.base._errors import ArgumentError, ArgumentTypeError, PenstockError
 from penstock.base._positions import as_labels
 from penstock.lower._rewrite import Part, with_part, with_parts
 from penstock.plan._batch import Bundle
@@ -75,12 +75,21 @@ def values_of(node: Node, call: str, values: Labels) -> npt.NDArray[Any]:
         )
     if not is_leaf:
         caution_labels(node, call)
-    found = _read(node, call, values) if is_leaf else as_labels(values, call)
+    found = _read(node, call, values) if is_leaf else _given(call, values)
     if found.shape != (node.length,):
         are_keys = isinstance(values, tuple) and any(isinstance(each, str) for each in values)
         hint = f" {_ONE_LEVEL}" if are_keys else ""
         raise ArgumentError(f"{call} needs a value for each element, shape ({node.length},), got {found.shape}.{hint}")
     return found
+
+
+def _given(call: str, values: Any) -> npt.NDArray[Any]:
+    try:
+        return as_labels(values, call)
+    except PenstockError:
+        raise
+    except ValueError as error:  # lists of unlike lengths
+        raise ArgumentTypeError(f"{call} needs one number or text for each element, and NumPy says: {error}") from None
 
 
 def _read(node: Node, call: str, key: Any) -> npt.NDArray[Any]:

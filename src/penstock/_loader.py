@@ -185,15 +185,15 @@ class Loader(NoArray):
 
     def __len__(self) -> int:
         """The number of batches in an epoch."""
-        if self._batch_count is None:
-            length = self._length
+        length = self.length
+        if not isinstance(length, int):
             cure = "Use take(n) for a part."
             if self.arrangement.options.on_error == "skip":
                 cure = "on_error='skip' leaves out an unknown number of elements; 'replace' keeps the length."
             elif length is None:
                 cure = uncounted(self.arrangement.plan)
             raise UnknownLengthError(f"This loader is {length_words(length)}, so it has no len(). {cure}")
-        return self._batch_count * self.arrangement.share.piece_count
+        return length
 
     @property
     def length(self) -> int | float | None:

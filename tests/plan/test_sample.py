@@ -65,12 +65,27 @@ def test_a_state_of_other_weights_is_refused():
         ([1, 2, 3, 4, 5, 6, -1], {}, "none below 0"),
         ([0] * 7, {}, "not all 0"),
         ([1, 2, 3, 4, 5, 6, np.inf], {}, "weights are finite"),
+        ([1, 2, 3, 4, 5, 6, 10**400], {}, r"sample\(weights=\.\.\.\): int too large to convert to float"),
         (WEIGHTS, {"replacement": False, "count": 5}, "only 4 elements have a weight"),
     ],
 )
 def test_wrong_weights_are_refused(weights, options, text):
     with pytest.raises(ps.ArgumentError, match=text):
         ps.range(7).sample(weights, **options)
+
+
+@pytest.mark.parametrize("weights", [list("1234567"), np.ones(7) + 2j, np.ones(7, "m8[s]"), [1, 2, 3, 4, 5, 6, {}]])
+def test_weights_that_are_no_numbers_are_refused(weights):
+    with pytest.raises(ps.ArgumentTypeError, match=r"weights are numbers, a float each, and "):
+        ps.range(7).sample(weights)
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize("scale", [2.0**1019, 2.0**-1070])
+def test_weights_of_any_size_draw_as_their_proportions_say(scale, replacement):
+    weights = np.array([1.0, 2, 4, 0, 8, 1, 0])
+    large, plain = (ps.range(7).sample(each, replacement=replacement) for each in (weights * scale, weights))
+    assert [int(x) for x in large] == [int(x) for x in plain]
 
 
 def test_streams_and_endless_datasets_are_refused():

@@ -371,6 +371,7 @@ def test_lengths_are_told_where_they_are_known() -> None:
             r"flat_map\(<lambda>\) gives shows .* materialize\(path\) after it counts them; or put what",
         ),
         (numbers(10).filter(bool).batch(2), r"from_generator\(\w+\) gives shows .* from_generator\(length=\)"),
+        (numbers(10).take(20).batch(2).take(9), r"from_generator\(\w+\) gives shows .* from_generator\(length=\)"),
     ):
         assert unknown.length is None
         for counted in (unknown, unknown.loader(executor="inline")):

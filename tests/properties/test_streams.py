@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import operator
 from typing import Any
 
 import pytest
@@ -57,6 +58,8 @@ def test_a_length_that_is_told_is_that_of_every_epoch(plan: Plan) -> None:
 
 def _assert_delivers(run: tuple[str, int], plan: Plan, prefetch: int) -> None:
     with _run(run, plan, prefetch) as loader:
+        assert loader.length == plan.dataset.length
+        assert operator.length_hint(loader, -1) == (-1 if loader.length is None else loader.length)
         for epoch in EPOCHS:
             for batch, want in zip(loader, plan.elements(epoch), strict=True):
                 assert_same(batch, want)

@@ -69,6 +69,17 @@ def as_float(value: Any) -> float | None:
         return math.inf if value > 0 else -math.inf  # type: ignore[operator]
 
 
+def items_of(value: Any) -> list[Any] | None:
+    """The items of a list, an array of one axis or whatever else has some; None for text, and for what has none."""
+    if isinstance(value, (str, bytes)):
+        return None
+    try:
+        items = iter(value)
+    except TypeError:  # also of an array without an axis, which only seems to have some
+        return None
+    return list(items)
+
+
 def checked_size(size: object) -> tuple[int, int]:
     """Returns a height and width as plain ints, or raises an error."""
     sides = [as_int(each) for each in size] if isinstance(size, (tuple, list)) else [None]
@@ -98,10 +109,13 @@ def explained(fn: _Function, options: Collection[str] = ()) -> _Function:
         fn: A public function.
         options: The names that it takes as `**loader_options`.
     """
+    flags = frozenset(name for name, kind in fn.__annotations__.items() if kind in (bool, "bool"))
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
+            for name in flags.intersection(kwargs):
+                _require_flag(fn, name, kwargs[name])
             return fn(*args, **kwargs)
         except TypeError as error:
             # An error from inside the function passes, unless the call itself was wrong.
@@ -118,6 +132,17 @@ def explained(fn: _Function, options: Collection[str] = ()) -> _Function:
             raise
 
     return call  # type: ignore[return-value]
+
+
+def _require_flag(fn: Callable[..., Any], name: str, value: Any) -> None:
+    """Refuses what Python would only take for true, such as the text "False"; 0 and 1 are no mistakes."""
+    if not isinstance(value, (bool, np.bool_)) and as_int(value) not in (0, 1):
+        raise ArgumentTypeError(f"{_called(fn)}({name}={value!r:.80}): True or False is needed, not {type_of(value)}.")
+
+
+def _called(fn: Callable[..., Any]) -> str:
+    """The name that the user called: of a class, not of what begins its objects."""
+    return fn.__qualname__.partition(".")[0] if fn.__name__ == "__init__" else fn.__name__
 
 
 def lost_folder(error: BaseException) -> str | None:
@@ -148,7 +173,7 @@ def explained_methods(options: Collection[str]) -> Callable[[_Class], _Class]:
 
 def _misuse(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: Collection[str]) -> str:
     """The message about a call that does not fit the signature of a function; empty if it fits, or if Python's is."""
-    name = fn.__qualname__.partition(".")[0] if fn.__name__ == "__init__" else fn.__name__
+    name = _called(fn)
     signature = inspect.signature(fn)
     kinds = {each.name: each.kind for each in signature.parameters.values() if each.name != "self"}
     places = [each for each, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]

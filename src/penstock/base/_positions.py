@@ -173,12 +173,17 @@ def require_order(call: str, value: object, cure: str) -> None:
         raise ArgumentTypeError(f"{call} got {type_of(value)}, of which iteration gives names, not values. {cure}")
 
 
-def require_no_table(made: object) -> None:
-    """Refuses a table that a function of the user returned as its elements; the caller names the function.
+def require_elements(made: object) -> None:
+    """Refuses a table or a set that a function of the user returned as its elements; the caller names the function.
 
     Raises:
         TypeError: It is one.
     """
+    if isinstance(made, (set, frozenset)):
+        raise TypeError(
+            f"it returned {type_of(made)}, whose order is another one in each process. Return a list, such as "
+            "sorted(values)"
+        )
     if is_table(made):
         raise TypeError(
             f"it returned {type_of(made)}, of which iteration gives names, not values. Return [table] to make one "

@@ -4,7 +4,7 @@ import math
 import operator
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, final
@@ -54,7 +54,7 @@ class ArraySpec:
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        shape, dtype, largest = _sizes(self.shape), np.dtype(self.dtype), self.max_shape
+        shape, dtype, largest = _sizes(self.shape), _dtype(self.shape, self.dtype), self.max_shape
         if dtype.subdtype is not None:  # as NumPy does where it makes an array of such a dtype
             dtype, axes = dtype.subdtype
             shape, largest = (*shape, *axes), None if largest is None else (*largest, *axes)
@@ -130,9 +130,22 @@ def _is_bound(size: int | None, most: int | None) -> bool:
     return most is not None and size in (None, most)
 
 
+def _dtype(shape: Any, dtype: Any) -> np.dtype[Any]:
+    """The dtype that is meant. NumPy's for None is float64, which nobody wrote."""
+    try:
+        found: np.dtype[Any] = np.dtype(dtype)
+    except TypeError as error:
+        raise ArgumentTypeError(f"ArraySpec({shape!r:.80}, {dtype!r:.80}): {error}.") from None
+    if dtype is None:
+        raise ArgumentTypeError(f"ArraySpec({shape!r:.80}, None): a dtype is needed, such as 'float32'.")
+    return found
+
+
 def _sizes(shape: Any) -> Shape:
     """A shape in numbers of Python, whatever they were."""
     try:
+        if isinstance(shape, (str, bytes, Mapping, set, frozenset)):
+            raise TypeError
         sizes = tuple(None if size is None else operator.index(size) for size in shape)
     except TypeError:
         raise ArgumentTypeError(
@@ -156,9 +169,11 @@ class Spec:
         """Makes a spec of a tree of `ArraySpec`s (or of anything with `.shape` and `.dtype`).
 
         Raises:
-            SpecError: A leaf has no shape or no dtype.
+            SpecError: A leaf has no shape or no dtype, or there is none.
         """
         leaves, structure = _tree.flatten(tree)
+        if not leaves:
+            raise SpecError(f"element_spec is {tree!r}, which has no array, so an element would hold nothing.")
         places = _tree.paths(structure)
         return cls(tuple(_as_array_spec(*pair) for pair in zip(leaves, places, strict=True)), structure)
 

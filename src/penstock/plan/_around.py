@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.base._arguments import as_int
+from penstock.base._arguments import as_int, items_of
 from penstock.base._errors import ArgumentError, ArgumentTypeError, type_of
 from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Rows
@@ -206,12 +206,13 @@ def offsets_of(node: Node, given: Mapping[Any, Any]) -> dict[str, Offsets]:
     for name, offsets in given.items():
         if name not in tree:
             raise ArgumentError(f"windows({{{name!r:.80}: ...}}): elements have no such value; they have {list(tree)}.")
-        if isinstance(offsets, (str, bytes)) or not isinstance(offsets, Iterable):
+        items = items_of(offsets)
+        if items is None:
             raise ArgumentTypeError(
                 f"windows({{{name!r}: {offsets!r:.80}}}): a list of integers is needed, such as [-1, 0], and this is "
                 f"{type_of(offsets)}."
             )
-        numbers = [(each, as_int(each)) for each in offsets]
+        numbers = [(each, as_int(each)) for each in items]
         wrong = [each for each, number in numbers if number is None or abs(number) >= POSITION_LIMIT]
         if wrong or not numbers:
             fault = f"{wrong[0]!r:.80} is no offset" if wrong else "there are none"

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from penstock.base import _tree
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SpecError, type_of
-from penstock.base._positions import as_values, columns_of, is_table, require_no_table
+from penstock.base._positions import as_values, columns_of, is_table, require_elements
 from penstock.base._spec import ArraySpec, Shape, Spec, leaf_of, spec_of_leaf, text_of_element
 from penstock.base._tree import Tree
 from penstock.memory._rows import Leaves
@@ -211,13 +211,13 @@ def begun(function: Callable[..., Iterable[Any]], *arguments: Any) -> Iterator[A
     """Calls what returns an iterable and begins it; the end of its elements is not in sight yet.
 
     Raises:
-        TypeError: It returned a table, of which iteration gives names.
+        TypeError: It returned a table, of which iteration gives names, or a set, which has no order.
         RuntimeError: It raised StopIteration, which would look like that end.
         Exception: Whatever else it raised.
     """
     try:
         made = function(*arguments)
-        require_no_table(made)
+        require_elements(made)
         return iter(made)
     except StopIteration as error:
         raise RuntimeError("it raised StopIteration") from error

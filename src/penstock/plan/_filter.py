@@ -3,14 +3,14 @@
 import itertools
 import pickle
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from penstock.base._errors import ElementError, SpecError, is_untouched, words_of
+from penstock.base._errors import ElementError, SpecError, is_untouched, type_of, words_of
 from penstock.base._random import seeded_globals
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
@@ -200,7 +200,14 @@ class Expand(OneToOne, OnWorkers):
 
     def _all(self, element: Tree) -> Any:
         result = self.function(element)
-        return result if self.batched is None else rows_of(result)
+        if self.batched is not None:
+            return rows_of(result)
+        if isinstance(result, Mapping):
+            raise TypeError(
+                f"it returned {type_of(result)}, which is one element, and of which iteration gives names. Return a "
+                "list of elements, or yield each"
+            )
+        return result
 
     def checked(self, values: Iterator[Any], index: int) -> Elements:
         """The leaves of what the function makes.

@@ -168,6 +168,8 @@ def holds(dtype: np.dtype[Any], value: Any) -> bool:
     """Whether a dtype can hold a value; integers and bools must hold it exactly."""
     if value is None:
         return True
+    if dtype.kind in "biufc" and np.asarray(value).dtype.kind in "USmM":  # of which NumPy makes numbers
+        return False
     held = np.empty((), dtype)
     try:
         with np.errstate(all="ignore"):

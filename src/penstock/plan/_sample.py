@@ -26,6 +26,24 @@ def _uniform(positions: Indices, seed: int, epoch: int) -> npt.NDArray[np.float6
     return (permute(positions, _RANGE, seed=seed, epoch=epoch) + 0.5) / _RANGE
 
 
+def as_weights(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Weights as 64-bit floats.
+
+    Raises:
+        ArgumentTypeError: They are no real numbers.
+        ArgumentError: One is too large.
+    """
+    try:
+        if values.dtype.kind in "biufO":  # objects are large integers, fractions, decimals
+            return np.ascontiguousarray(values, np.float64)
+        fault = f"these are {values.dtype}"
+    except OverflowError as error:
+        raise ArgumentError(f"sample(weights=...): {error}.") from None
+    except (TypeError, ValueError) as error:
+        fault = str(error)
+    raise ArgumentTypeError(f"sample(weights=...): weights are numbers, a float each, and {fault}.")
+
+
 @final
 class Weights:
     """Weights of elements, and what is computed from them once.
@@ -40,9 +58,15 @@ class Weights:
     def __reduce__(self) -> Any:
         return Weights, (self.values,)
 
+    @property
+    def _scaled(self) -> npt.NDArray[np.float64]:
+        """The weights times a power of two that makes the largest about 1, so no sum or quotient leaves the floats."""
+        scaled: npt.NDArray[np.float64] = np.ldexp(self.values, -np.frexp(self.values.max())[1])
+        return scaled
+
     @cached_property
     def _ends(self) -> npt.NDArray[np.float64]:
-        return np.cumsum(self.values)
+        return np.cumsum(self._scaled)
 
     @cached_property
     def _last(self) -> int:
@@ -64,7 +88,7 @@ class Weights:
         key, order = self._order
         if key != (seed, epoch):
             some = np.flatnonzero(self.values)
-            keys = np.log(_uniform(some, seed, epoch)) / self.values[some]
+            keys = np.log(_uniform(some, seed, epoch)) / self._scaled[some]
             order = some[np.argsort(-keys, kind="stable")]
             self._order = (seed, epoch), order
         return order

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, final
 
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SpecError, type_of
-from penstock.base._positions import require_no_table, require_order
+from penstock.base._positions import require_elements, require_order
 from penstock.base._spec import Spec
 from penstock.base._tree import Tree
 from penstock.plan._conform import MisfitError, observed
@@ -86,7 +86,7 @@ class GeneratorSource(StreamSource):
     def iterate(self, epoch: int) -> Iterator[Tree]:
         """Calls the function. It is not passed the epoch."""
         made = self._function(*self._args) if callable(self._function) else self._function
-        require_no_table(made)
+        require_elements(made)
         try:
             elements: Iterator[Tree] = iter(made)
         except TypeError:
