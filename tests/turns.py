@@ -6,6 +6,7 @@ interpreter ends as any other: with all that the scripts left.
 
 import contextlib
 import gc
+import importlib
 import io
 import json
 import os
@@ -125,6 +126,8 @@ def _run(script: str, cwd: str, env: dict[str, str]) -> tuple[int, str, str]:
 def main(writer: Any) -> None:
     """Runs each script that a line of standard input names."""
     warnings.filterwarnings("ignore", "__array__ implementation doesn't accept a copy keyword", DeprecationWarning)
+    with contextlib.suppress(ImportError):  # torch with CUDA has it: imported behind TensorFlow, it ends the process
+        importlib.import_module("triton")
     with open(int(writer), "w", buffering=1) as answers:
         answers.writelines(json.dumps(_run(*json.loads(line))) + "\n" for line in sys.stdin)
 
