@@ -175,7 +175,9 @@ OF_IMAGES: Final = {
     **dict.fromkeys(("horizontalflip", "hflip", "fliplr"), "flip()"),
     **dict.fromkeys(("verticalflip", "vflip", "flipud"), "flip(horizontal=0, vertical=0.5)"),
     "rotation": "rotate(degrees)",
-    "affine": "compose(rotate(10), scale(0.1), translate(0.1, 0.1), shear(0.1))",
+    "translation": "translate(x, y), in pixels",
+    "zoom": "scale(0.1)",
+    "affine": "compose(rotate(10), scale(0.1), translate(5, 5), shear(0.1))",
     **dict.fromkeys(("totensor", "rescaling", "rescale"), "to_float()"),
     "normalization": "normalize(mean, std)",
     "colorjitter": "compose(brightness(0.2), contrast(0.2), saturation(0.2), hue(10))",
@@ -194,9 +196,10 @@ OF_SOUND: Final = {
     **dict.fromkeys(("resample", "Resample"), "Decoding(sample_rate=16_000)"),
     **dict.fromkeys(("stft", "STFT"), "Spectrogram(size, hop)"),
     **dict.fromkeys(
-        ("MelSpectrogram", "melspectrogram", "mel_spectrogram", "mfcc", "MFCC"),
+        ("MelSpectrogram", "melspectrogram", "mel_spectrogram"),
         "Spectrogram(512, 160, mel_bands=80, sample_rate=16_000)",
     ),
+    **dict.fromkeys(("mfcc", "MFCC"), "scipy.fft.dct() of Spectrogram(512, 160, mel_bands=40, sample_rate=16_000)"),
 }
 """What stands in for a name of torchaudio or librosa."""
 
