@@ -301,6 +301,28 @@ def test_each_format_is_recognised_and_the_printed_python_opens_it(name, inspect
     ds[0]
 
 
+BEGINNINGS = {
+    "a film, MPEG-TS": (b"G" + bytes(187)) * 4,
+    "a TIFF image": b"II*\0" + bytes(600),
+    "a sound file, for penstock.audio": b"FORM\0\0\0\0AIFC" + bytes(600),
+    "a NIfTI volume": bytes(344) + b"ni1\0",
+}
+
+
+@pytest.mark.parametrize("what", BEGINNINGS)
+def test_other_beginnings_are_recognised(what, inspect):
+    Path("x.bin").write_bytes(BEGINNINGS[what])
+    assert inspect("x.bin")[0]["what"] == what
+
+
+def test_hdf5_behind_a_block_of_the_user_and_text_alone_are_opened(inspect):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File("a.mat", "w", userblock_size=512) as file:
+        file["x"] = ["one", "two"]
+    found, status = inspect("a.mat")
+    assert (found["what"], found["length"], found["element_spec"], status) == ("an HDF5 file", 2, "() text", 0)
+
+
 def test_findings_are_printed_as_text(capsys):
     write_hdf5("a.h5")
     assert cli.main(["inspect", "a.h5", "--elements", "1"]) == 0

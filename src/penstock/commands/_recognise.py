@@ -38,20 +38,26 @@ _FORMATS: Final = (  # the place of the first bytes, these bytes, a name, a cons
     (0, b"\xff\xff\xff\xff", "Arrow", "from_arrow"),
     (257, b"ustar", "a tar shard", "from_tar"),
     (344, b"n+1\0", "a NIfTI volume", "from_nifti"),
+    (344, b"ni1\0", "a NIfTI volume", "from_nifti"),
     (4, b"n+2\0", "a NIfTI volume", "from_nifti"),
+    (4, b"ni2\0", "a NIfTI volume", "from_nifti"),
     (0, b"MMIDIDX\0\0", "an index of a corpus of Megatron", "from_megatron"),
     (0, b"\xff\xd8\xff", "a JPEG image", "from_image_files"),
     (0, b"\x89PNG", "a PNG image", "from_image_files"),
     (0, b"GIF8", "a GIF image", "from_image_files"),
     (0, b"BM", "a BMP image", "from_image_files"),
     (8, b"WEBP", "a WebP image", "from_image_files"),
+    (0, b"II*\0", "a TIFF image", "from_image_files"),
+    (0, b"MM\0*", "a TIFF image", "from_image_files"),
     (8, b"WAVE", _SOUND, "from_files"),
     (8, b"AIFF", _SOUND, "from_files"),
+    (8, b"AIFC", _SOUND, "from_files"),
     (0, b".snd", _SOUND, "from_files"),
     (0, b"fLaC", _SOUND, "from_files"),
     (0, b"OggS", _SOUND, "from_files"),
     (0, b"ID3", _SOUND, "from_files"),
     (0, b"\xff\xfb", _SOUND, "from_files"),
+    (0, b"\xff\xf3", _SOUND, "from_files"),
     (4, b"ftyp", "a film, MP4 or MOV", "from_videos"),
     (0, b"\x1aE\xdf\xa3", "a film, Matroska or WebM", "from_videos"),
     (8, b"AVI ", "a film, AVI", "from_videos"),
@@ -74,6 +80,7 @@ _REMEDIES: Final = (
 """Patterns of the first bytes of other files, a name, and a remedy. The first that matches is named."""
 _CIFAR: Final = (3073, 10), (3074, 20)
 """The bytes of a record, and the classes that its first byte counts."""
+_MPEG_TS: Final = re.compile(rb"G.{187}G.{187}G", re.DOTALL)
 _IDX: Final = re.compile(rb"\0\0[\x08\x09\x0b-\x0e][\1-\x08]")
 _MDS_INDEX: Final = "index.json"
 _RIEGELI: Final = b"\x83\xafp\xd1\r\x88J?"
@@ -141,9 +148,12 @@ def _by_content(first: File, head: bytes, name: str, target: str) -> Found:
     for offset, magic, what, constructor in _FORMATS:
         if head.startswith(magic, offset):
             return made(what, constructor, target)
-    if head.startswith(b"\x1f\x8b") and first.name.endswith(".nii.gz"):
+    if _MPEG_TS.match(head):
+        return made("a film, MPEG-TS", "from_videos", target)
+    if head.startswith(b"\x1f\x8b") and first.name.endswith((".nii.gz", ".nii")):
         return made("a NIfTI volume", "from_nifti", target)
-    if head.startswith(b"\x89HDF\r\n\x1a\n") and first.is_local:
+    # A block of the user's may stand before it, as in files of MATLAB.
+    if any(head.startswith(b"\x89HDF\r\n\x1a\n", at) for at in (0, 512, 1024, 2048)) and first.is_local:
         return _stores.of_hdf5(name)
     if re.match(rb"CDF[\1\2\5]", head) and first.is_local:
         return _stores.of_netcdf(name)

@@ -136,9 +136,11 @@ def _arrays(what: str, arrays: dict[str, Any], code: str) -> Found:
     width = max(map(len, arrays), default=0)
     lines = [f"{name:<{width}}  {array.shape} {array.dtype}" for name, array in arrays.items()]
     facts = {"arrays": lines[:_MOST_LINES] + ["..."] * (len(lines) > _MOST_LINES)}
-    rows = {name: each for name, each in arrays.items() if each.shape and each.size and not each.dtype.hasobject}
+    rows = {name: each for name, each in arrays.items() if each.shape and each.size and _is_read(each.dtype)}
     if not rows:
-        return Found(what, problem="It holds no array of numbers with rows, so it has no elements.", facts=facts)
+        return Found(
+            what, problem="It holds no array of numbers or text with rows, so it has no elements.", facts=facts
+        )
     largest = max(rows, key=lambda name: rows[name].size * rows[name].dtype.itemsize)
     folder, count = largest.rpartition("/")[0], rows[largest].shape[0]
     chosen = [name for name, each in rows.items() if name.rpartition("/")[0] == folder and each.shape[0] == count]
@@ -148,3 +150,9 @@ def _arrays(what: str, arrays: dict[str, Any], code: str) -> Found:
     if len(chosen) == 1:
         (text,), (tree,) = parts.values(), tree.values()
     return Found(what, f"{code}\nds = ps.from_arrays({text})", penstock.from_arrays(tree), facts=facts)
+
+
+def _is_read(dtype: np.dtype[Any]) -> bool:
+    """Whether values are numbers or text, and no other objects: in HDF5, text is marked as objects of Python."""
+    metadata: Any = dtype.metadata or {}
+    return dtype.kind == "T" or metadata.get("vlen") in (str, bytes) or not dtype.hasobject
