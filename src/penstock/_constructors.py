@@ -19,6 +19,7 @@ from penstock.base._extensions import made_of
 from penstock.base._positions import as_values, by_position, require_order, with_columns
 from penstock.base._spec import Spec
 from penstock.base._tree import Tree
+from penstock.plan._cautions import caution_absent
 from penstock.plan._combine import Concatenate, Interleave, Zip
 from penstock.plan._mix import Mix
 from penstock.plan._node import POSITION_LIMIT, Node
@@ -494,7 +495,8 @@ def mix(
     """Mixes datasets in given proportions, until the turn of an exhausted one.
 
     In each block of 1,024 elements the share of each dataset is exact (rounded by largest remainder). The seed
-    determines their order, which is the same in every epoch. Use `repeat()` to make a dataset last longer.
+    determines their order, which is the same in every epoch. Use `repeat()` to make a dataset last longer. A dataset
+    whose weight is too small for one element of a block never has its turn, and the log says so.
 
     Weights may change: `{0: [9, 1], 100_000: [1, 1]}` has other weights from element 100,000 of an epoch on. In batches
     of 32 that is step 3,125. The last block before a change is shorter, and its shares are exact too.
@@ -533,7 +535,7 @@ def mix(
     # A dict of numbers is refused, for it has no order.
     if not isinstance(weights, Mapping) or not all(isinstance(each, Iterable) for each in weights.values()):
         shares = _shares(weights, nodes)
-        return Dataset(Mix(nodes, ((0, _tempered(shares, power)),), seed, f"{list(shares)}{text}"))
+        return _mixed(Mix(nodes, ((0, _tempered(shares, power)),), seed, f"{list(shares)}{text}"))
     stages: dict[int, tuple[float, ...]] = {}
     for start, each in weights.items():
         stages[integer("mix", "weights", start)] = _shares(each, nodes, least=0)
@@ -549,7 +551,12 @@ def mix(
     ordered = sorted(stages.items())
     shown = f"{', '.join(f'{start}: {list(each)}' for start, each in ordered[:9])}{', ...' * (len(ordered) > 9)}"
     tempered = tuple((start, _tempered(each, power)) for start, each in ordered)
-    return Dataset(Mix(nodes, tempered, seed, f"{{{shown}}}{text}"))
+    return _mixed(Mix(nodes, tempered, seed, f"{{{shown}}}{text}"))
+
+
+def _mixed(mix: Mix) -> Dataset:
+    caution_absent(mix)
+    return Dataset(mix)
 
 
 def _tempered(shares: tuple[float, ...], temperature: float) -> tuple[float, ...]:

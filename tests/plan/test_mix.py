@@ -74,6 +74,21 @@ def test_a_run_over_a_change_of_weights_resumes_exactly() -> None:
     assert_resumes_exactly(ds, executors=[("inline", 1), ("threads", 2)])
 
 
+def test_a_weight_that_is_too_small_for_any_turn_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    large, small = ps.range(9), ps.range(9)
+    for weights in ([10**6, 400], {0: [1, 0], 99: [10**6, 400]}):
+        assert not (values(ps.mix([large, small.map(lambda x: x + 100)], weights).take(9)) > 99).any()
+    assert [text.split(":")[0] for text in caplog.messages] == [
+        "Dataset 1 of mix([1000000, 400]) never has its turn",
+        "Dataset 1 of mix({0",
+    ]
+    caplog.clear()
+    ps.mix([large, small], [10**6, 1000])
+    ps.mix([large, small], {0: [1, 1], 99: [1, 0]})
+    ps.mix([large, small], [10**6, 1], temperature=3)
+    assert not caplog.messages
+
+
 def test_states_tell_stages_apart() -> None:
     ways: list[Any] = [[1, 1], {0: [1, 1], 50: [1, 2]}, {0: [1, 1], 51: [1, 2]}, {0: [1, 1], 50: [1, 3]}, {0: [1, 1]}]
     plans = []

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from penstock.plan._batch import Batching
 from penstock.plan._filter import FlatMap
 from penstock.plan._index import Shuffle, Slice
+from penstock.plan._mix import BLOCK_LENGTH, Mix
 from penstock.plan._node import Node, walk
 from penstock.plan._windows import Windows
 
@@ -98,6 +99,19 @@ def caution_windows(node: Node, written: str) -> None:
             "in the data, write windows() before it.",
             written,
             random_steps(node),
+        )
+
+
+def caution_absent(mix: Mix) -> None:
+    """Cautions about datasets of a mix that give nothing, however long it is."""
+    if mix.absent:
+        caution(
+            mix,
+            "Dataset %d of %s never has its turn: its weight is too small for one of %d elements, the block in which "
+            "shares are exact. Give it a larger one, or a temperature= above 1.",
+            mix.absent[0],
+            mix.label,
+            BLOCK_LENGTH,
         )
 
 

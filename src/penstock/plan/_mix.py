@@ -69,6 +69,12 @@ class Mix(Dealt):
         starts = np.array([start for start, _ in self.stages], np.int64)
         return _Stages(starts, np.array(blocks, np.int64), np.array(given))
 
+    @property
+    def absent(self) -> list[int]:
+        """The inputs that never have a turn, because their weights are too small for one element of a block."""
+        dealt = self._table.given[-1] + np.array(_shares(self.stages[-1][1], BLOCK_LENGTH))
+        return [number for number, count in enumerate(dealt.tolist()) if not count]
+
     def _block_length(self, stage: int, number: int) -> int:
         """The length of a block of a stage, by its number there; the last stage has no end."""
         if stage + 1 == len(self.stages):
