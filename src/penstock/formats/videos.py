@@ -271,15 +271,10 @@ def _first_time(file: File, key: int) -> int:
     They need frames that are not there if the film was cut out of a longer one. Otherwise they are sound.
     """
     with _named(file), _opened(file) as (container, stream):
-        for packet in _from_key(container.demux(stream)):
+        for packet in itertools.dropwhile(lambda packet: not packet.is_keyframe, container.demux(stream)):
             for frame in packet.decode():
                 return key if frame.pts is None else min(int(frame.pts), key)
     return key
-
-
-def _from_key(packets: Iterable[Any]) -> Iterator[Any]:
-    """Packets from the first key frame on."""
-    return itertools.dropwhile(lambda packet: not packet.is_keyframe, packets)
 
 
 class VideoIndex(NamedTuple):
@@ -631,7 +626,8 @@ class _Decoder:
         self._source = source
         self._file = source.files[number]
         self._times, self._seeks, self._firsts = (found[name] for name in ("times", "seeks", "firsts"))
-        self._marks = found["marks"]
+        marks: Any = found["marks"]
+        self._marks, self._integers = marks, memoryview(marks).cast("B").cast("q")  # which gives those of Python
         self._reformatter = VideoReformatter()
         self._at = -1
         """The frame that was decoded last."""
@@ -678,14 +674,18 @@ class _Decoder:
 
     def _decode(self) -> Iterator[Any]:
         """Decodes from the next key frame on, until a packet is not the one that the file has there."""
-        following: Iterator[np.int64] | None = None
-        for packet in _from_key(self._container.demux(self._stream)):
-            if not _is_end(packet):
-                mark = -1 if packet.pts is None else _mark(packet)
+        following: Iterator[int] | None = None
+        for packet in self._container.demux(self._stream):
+            if packet.pts is not None:
+                mark = _mark(packet)
                 if following is None:
-                    following = iter(self._marks[np.argmax(self._marks == mark) :])
-                if next(following, -1) != mark:
+                    if not packet.is_keyframe:
+                        continue
+                    following = iter(self._integers[int(np.argmax(self._marks == mark)) :])
+                if next(following, None) != mark:
                     return
+            elif not _is_end(packet):
+                return
             yield from packet.decode()
 
     def _decoded(self, place: int) -> Any:
