@@ -426,6 +426,7 @@ def test_an_epoch_that_ends_while_its_counts_are_copied_harms_nothing(end: Any, 
 OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"executor": "process"}, ValueError, r"executor='process' is not known"),
     ({"workers": 0}, ValueError, "workers=0 is below 1"),
+    ({"workers": 2**70}, ValueError, r"workers=\d+: at most 4,096\."),
     ({"workers": 2.0}, TypeError, r"workers=2\.0 is not an integer"),
     ({"workers": True}, TypeError, "workers=True is not an integer"),
     ({"workers": np.True_}, TypeError, "workers=np.True_ is not an integer"),

@@ -27,6 +27,7 @@ from penstock.plan._source import Source, SourceAdapter
 from penstock.plan._source_node import SourceNode
 from penstock.plan._stream import Generate, Promised
 from penstock.plan._text import length_text
+from penstock.run._options import MOST_WORKERS
 from penstock.sources import arrays, files, generators, npy, remote_npy
 from penstock.sources._diskcache import DiskCache
 from penstock.sources._remote import is_remote
@@ -239,7 +240,7 @@ def from_generator(
 
     Raises:
         ArgumentTypeError: `fn` is an iterator, which cannot start again, or cannot be iterated.
-        ArgumentError: `length` is negative, or `shards` is below 1.
+        ArgumentError: `length` is negative, or `shards` is below 1 or above 4,096.
         ElementError: While reading: it raised an exception. The message has the number of the element.
         SpecError: While reading: an element differs from the first, or from the declared spec, or the number of
             elements differs from `length`.
@@ -255,6 +256,8 @@ def from_generator(
         length = integer("from_generator", "length", length, 0, most=None)
     where = caller()
     shards = integer("from_generator", "shards", shards, 1)
+    if shards > MOST_WORKERS:
+        raise ArgumentError(f"from_generator(shards={shards}): at most {MOST_WORKERS:,}, for each has a process.")
     if shards > 1 and not callable(fn):
         raise ArgumentTypeError(f"from_generator(shards={shards}) needs a function, got {type_of(fn)}.")
     arguments = [args] if shards == 1 else [(number, shards, *args) for number in builtins.range(shards)]

@@ -824,9 +824,10 @@ class Dataset(NoArray):
             [([2, 3, 4, 5], [0, 1]), ([0, 1, 4, 5], [2, 3]), ([0, 1, 2, 3], [4, 5])]
         """
         k = integer("k_folds", "k", k, 2)
-        parts = self.split(*[1 / k] * k, groups=groups, stratify=stratify, seed=seed)
-        if short := sum(part.length == 0 for part in parts):
-            what = "The groups are too few or too uneven" if groups is not None else f"There are {len(self)} elements"
+        parts = () if k > len(self) else self.split(*[1 / k] * k, groups=groups, stratify=stratify, seed=seed)
+        if short := sum(part.length == 0 for part in parts) if parts else k - len(self):
+            are_uneven = groups is not None and parts
+            what = "The groups are too few or too uneven" if are_uneven else f"There are {len(self)} elements"
             raise ArgumentError(f"k_folds({k}) would leave {short} folds without an element. {what}: use a smaller k.")
         return [(Dataset(Concatenate(tuple(each._node for each in parts if each is not part))), part) for part in parts]
 

@@ -314,6 +314,16 @@ def test_defaults_alone_add_fields_to_those_of_the_first_sample(tmp_path):
     ]
 
 
+def test_nothing_stands_in_for_a_member_that_is_elsewhere_in_the_file(tmp_path):
+    members = [("a.jpg", b"1"), ("b.jpg", b"2"), ("a.cls", b"3"), ("c.jpg", b"4"), ("c.cls", b"5"), ("b.jpg", b"6")]
+    ds = ps.from_tar(written(tmp_path / "a.tar", members), fields=["jpg", "cls"], defaults={"cls": b"0", "jpg": b""})
+    assert as_bytes(ds[1]) == {"__key__": "b", "jpg": b"2", "cls": b"0"}  # there are two of b, and none has a class
+    assert as_bytes(ds[4])["jpg"] == b"6"
+    for sample, lacks in ((0, "cls"), (2, "jpg")):
+        with pytest.raises(ps.SourceError, match=rf"sample {sample} \('a'\) has no '{lacks}'; .* in this file some do"):
+            ds[sample]
+
+
 @pytest.mark.parametrize("executor", ["inline", "threads"])
 def test_samples_that_lack_a_field_are_left_out_by_on_error(tmp_path, monkeypatch, executor):
     monkeypatch.chdir(tmp_path)

@@ -147,6 +147,7 @@ def test_folds_of_windows_share_no_data() -> None:
     [
         (1, {}, r"k_folds\(k=1\): it must be at least 2\."),
         (11, {}, r"k_folds\(11\) would leave 1 folds? without an element\. There are 10 elements: use a smaller k\."),
+        (2**70, {}, r"would leave \d+ folds without an element\. There are 10 elements"),
         (3, {"groups": np.zeros(10)}, r"would leave 2 folds without an element\. The groups are too few or too uneven"),
     ],
 )

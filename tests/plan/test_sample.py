@@ -193,6 +193,7 @@ def test_states_tell_classes_and_numbers_apart() -> None:
         ({"weights": "number", "balance": "label"}, r"draws by weights, .* or by class"),
         ({"weights": "number", "per_class": 2}, r"sample\(per_class=, class_count=\) are for sample\(balance=labels\)"),
         ({"balance": "label", "class_count": 2}, r"sample\(class_count=\) needs the number of elements of each"),
+        ({"balance": "label", "per_class": 2**70}, r"it must be at most 2,147,483,648\."),
         ({"balance": "label", "per_class": 0}, r"sample\(per_class=0\): it must be at least 1\."),
         ({"balance": "label", "per_class": 1.5}, r"sample\(per_class=1\.5\): an integer is needed, not a float"),
         ({"balance": "label", "per_class": 1, "class_count": 5}, r"sample\(class_count=5\): there are 4 classes\."),

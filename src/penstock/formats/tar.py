@@ -152,7 +152,7 @@ class OpenTarSource(RecordReader):
         self._index = source.index
         self._defaults = [np.frombuffer(dict(source.defaults).get(name, b""), np.uint8) for name in source.fields]
         self._is_optional = np.array([name in dict(source.defaults) for name in source.fields], np.bool_)
-        self._scattered: dict[int, bool] = {}
+        self._shared: dict[int, dict[str, list[int]]] = {}
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests. Members that are neighbours in a file are one read.
@@ -178,13 +178,17 @@ class OpenTarSource(RecordReader):
         offsets, sizes = self._index.offsets[elements], self._index.sizes[elements]
         numbers = np.searchsorted(self._index.bounds, elements, "right") - 1
         is_missing = offsets < 0
-        if (is_missing & ~self._is_optional).any():
-            row, field = np.argwhere(is_missing & ~self._is_optional)[0].tolist()
+        for row, field in np.argwhere(is_missing).tolist():
             number, sample = placed(self._index.bounds, int(elements[row]))
+            # What stands in must not take the place of a member that is there, in another part of the file.
+            twins = self._twins(number).get(self._index.key(int(elements[row])), [])
+            is_elsewhere = any(self._index.offsets[twin, field] >= 0 for twin in twins)
+            if self._is_optional[field] and not is_elsewhere:
+                continue
             shard = self._source.shard(self._source.files[number])
             found = shard["fields"][shard["offsets"][sample] >= 0].tolist()
             fact = f"{self._source.describe(int(elements[row]))} has no {self._source.fields[field]!r}; it has {found}."
-            if self._has_scattered(number):
+            if is_elsewhere:
                 raise SourceError(
                     f"{fact} Members of a sample stand side by side, and in this file some do not: write it again, as "
                     "tar --sort=name does."
@@ -196,12 +200,14 @@ class OpenTarSource(RecordReader):
         offsets, sizes = np.where(is_missing, 0, offsets), np.where(is_missing, 0, sizes)
         return np.repeat(numbers, offsets.shape[1]), offsets.ravel(), sizes.ravel()
 
-    def _has_scattered(self, number: int) -> bool:
-        """Whether members of one key stand apart in a file."""
-        if number not in self._scattered:
-            samples = range(*self._index.bounds[number : number + 2].tolist())
-            self._scattered[number] = len({self._index.key(each) for each in samples}) < len(samples)
-        return self._scattered[number]
+    def _twins(self, number: int) -> dict[str, list[int]]:
+        """The samples of a file that share their key with others; for members that stand apart make several."""
+        if number not in self._shared:
+            found: dict[str, list[int]] = {}
+            for sample in range(*self._index.bounds[number : number + 2].tolist()):
+                found.setdefault(self._index.key(sample), []).append(sample)
+            self._shared[number] = {key: samples for key, samples in found.items() if len(samples) > 1}
+        return self._shared[number]
 
 
 def source(files: tuple[File, ...], fields: Any, defaults: Any, cache_dir: str | None) -> TarSource:

@@ -19,6 +19,7 @@ from penstock.plan._node import POSITION_LIMIT, Demand, Memory, Node, OneInput, 
 
 _log = logging.getLogger("penstock")
 _RANGE: Final = POSITION_LIMIT - 1
+_MOST_IN_A_GROUP: Final = 1 << 31
 
 
 def _uniform(positions: Indices, seed: int, epoch: int) -> npt.NDArray[np.float64]:
@@ -271,4 +272,6 @@ def _number(value: Any, name: str = "per_class") -> int:
         raise ArgumentTypeError(f"sample({name}={value!r:.80}): an integer is needed, not {type_of(value)}.")
     if number < 1:
         raise ArgumentError(f"sample({name}={number}): it must be at least 1.")
+    if number > _MOST_IN_A_GROUP:
+        raise ArgumentError(f"sample({name}={number}): it must be at most {_MOST_IN_A_GROUP:,}.")
     return number

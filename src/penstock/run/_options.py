@@ -18,6 +18,8 @@ from penstock.run._quarantine import Quarantine, require_appendable
 from penstock.run._shard import shard_of
 from penstock.run.executors._registry import EXECUTORS, executor_names
 
+MOST_WORKERS: Final = 4096
+
 
 @final
 @dataclass(frozen=True)
@@ -45,6 +47,11 @@ class LoaderOptions:
             if as_int(self.workers) == 0:
                 raise ArgumentError("workers=0 is below 1. Without workers, on the caller's thread: executor='inline'.")
             self._set("workers", _integer("workers", self.workers))
+            if self.workers > MOST_WORKERS:
+                raise ArgumentError(
+                    f"workers={self.workers}: at most {MOST_WORKERS:,}. More than the CPUs help only where they wait, "
+                    "as for a server."
+                )
             if self.executor == "inline" and self.workers != 1:
                 raise ArgumentError(f"executor='inline' has no workers, but workers={self.workers} was asked for.")
         self._set("prefetch", _integer("prefetch", self.prefetch))
