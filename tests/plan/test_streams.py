@@ -469,7 +469,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: numbers(1, shards=2**70),
         ValueError,
-        r"from_generator\(shards=\d+\): at most 4,096, for each has a process",
+        r"from_generator\(shards=\d+\): at most 4,096, for each has a process\.",
     ),
     (lambda: numbers(1, shards=0), ValueError, r"from_generator\(shards=0\): it must be at least 1\."),
     (lambda: ps.from_generator([1], shards=2), TypeError, r"from_generator\(shards=2\) needs a function, got a list\."),
