@@ -362,6 +362,14 @@ def test_all_arrays_of_a_file_are_the_values_of_an_element(tmp_path):
         ps.from_hdf5(file, "x")
 
 
+def test_a_link_to_nothing_is_told_as_that(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["old"], file["good"] = np.arange(3), h5py.SoftLink("/gone"), h5py.SoftLink("x")
+    assert ps.from_hdf5(tmp_path / "a.h5", "good")[2] == 2
+    with pytest.raises(ps.ArgumentError, match=r"'old', which is a link to '/gone', and nothing is there; it has \["):
+        ps.from_hdf5(tmp_path / "a.h5", "old")
+
+
 @pytest.mark.parametrize(
     ("content", "text"),
     [

@@ -108,9 +108,13 @@ def selected(
         if not isinstance(name, str):
             raise ArgumentTypeError(f"from_hdf5(names=) has the paths of arrays in the file, as text, got {name!r}.")
         require_inside(file, name, files_in)
-        if name not in file or not isinstance(file[name], h5py.Dataset):
+        link = file.get(name, getlink=True)
+        is_loose = isinstance(link, h5py.SoftLink) and file.get(name) is None
+        if is_loose or name not in file or not isinstance(file[name], h5py.Dataset):
             inner = [each for each in found if each.startswith(f"{name.strip('/')}/")]
             fact = f"is a group, with {inner}" if inner else f"is no array in it; it has {found}"
+            if is_loose:
+                fact = f"is a link to {link.path!r}, and nothing is there; it has {found}"
             raise ArgumentError(f"from_hdf5(): {path} was asked for {name!r}, which {fact}.")
         cure = f" Leave it out: names={[each for each in found if each != name]}." if names is None else ""
         sources[name] = _described(file[name], path, cure)
