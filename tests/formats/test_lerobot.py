@@ -204,3 +204,20 @@ def test_steps_of_an_episode_that_is_not_there_are_named(tmp_path):
         ps.SourceError, match=r"file-001\.parquet row group 0 row 8 is of episode 9, and 2 steps are of episodes that"
     ):
         ps.from_lerobot(tmp_path)
+
+
+def test_images_in_the_table_need_no_path_and_nulls_are_filled(tmp_path):
+    for file in (folder(tmp_path) / "data").rglob("*.parquet"):
+        table = pq.read_table(file)
+        kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+        table = table.append_column("still", pa.array([{"bytes": b"abc", "path": None}] * len(table), kind))
+        pq.write_table(table.append_column("force", pa.array([None, *range(1, len(table))], pa.float32())), file)
+    info = json.loads((tmp_path / "meta" / "info.json").read_text())
+    info["features"]["still"] = {"dtype": "image", "shape": [3, 4, 3]}
+    (tmp_path / "meta" / "info.json").write_text(json.dumps(info))
+    with pytest.raises(
+        ps.SourceError, match=r"file-000\.parquet row group 0 row 0 .*'force'.* fill_null=\{'force': 0\}"
+    ):
+        ps.from_lerobot(tmp_path, cameras=[])[0]
+    step = ps.from_lerobot(tmp_path, cameras=[], fill_null={"force": -1})[0]
+    assert (bytes(step["still"]["bytes"]), step["still"]["path"], step["force"]) == (b"abc", "", -1)

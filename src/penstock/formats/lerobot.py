@@ -8,7 +8,7 @@ table of episodes says in which film one is, and at which time it begins.
 import json
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -29,7 +29,12 @@ _MAX_INFO_NBYTES: Final = 16 << 20
 
 
 def from_lerobot(
-    path: Path, *, cameras: Iterable[str] | None = None, size: tuple[int, int] | None = None, task: bool = False
+    path: Path,
+    *,
+    cameras: Iterable[str] | None = None,
+    size: tuple[int, int] | None = None,
+    task: bool = False,
+    fill_null: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Makes a dataset of the steps of a LeRobot folder, version 3, with the frames of its cameras, without LeRobot.
 
@@ -38,7 +43,8 @@ def from_lerobot(
     takes some of them at other steps, none of another episode:
     `ds.windows({"observation.images.top": [-1, 0], "action": range(16)}, groups="episode_index")`.
 
-    Images that the table itself holds stay the bytes of their files, `{"bytes", "path"}`: decode them in `map`.
+    Images that the table itself holds stay the bytes of their files, `{"bytes", "path"}`: decode them in `map`. A path
+    that is null is `""`.
 
     The call reads the tables of episodes and of times, and each film once, without decoding it; what is found of a film
     is kept in a hidden file beside it. Frames are read as by `from_videos`.
@@ -52,6 +58,7 @@ def from_lerobot(
         size: Height and width to scale frames to.
         task: Whether elements have `"task"`, the text of what the robot is told, from `meta/tasks.parquet`. For models
             that read no text, the column `"task_index"` is enough.
+        fill_null: For columns of steps with nulls, what stands in for them; see `from_parquet`.
 
     Raises:
         ModuleNotFoundError: PyAV or pyarrow is missing: `pip install 'penstock[video,parquet]'`.
@@ -73,11 +80,12 @@ def from_lerobot(
     if not isinstance(path, (str, os.PathLike)):
         raise ArgumentTypeError(f"from_lerobot() needs the path of a folder, got {type_of(path)}.")
     folder = os.fspath(path)
-    films = _cameras(folder, _info(folder))
+    info = _info(folder)
+    films = _cameras(folder, info)
     names = list(films) if cameras is None else [cameras] if isinstance(cameras, str) else list(cameras)
     if missing := [name for name in names if name not in films]:
         raise ArgumentError(f"from_lerobot(cameras=...): there is no {missing[0]!r:.80}; there are {list(films)}.")
-    table = from_parquet(os.path.join(folder, "data", "**", "*.parquet"))
+    table = _table(os.path.join(folder, "data", "**", "*.parquet"), info["features"], dict(fill_null or {}))
     steps = _with_tasks(folder, table) if task else table
     if not names:
         return steps
@@ -122,6 +130,16 @@ def _cameras(folder: str, info: dict[str, Any]) -> dict[str, str]:
     if strange := [name for name in names if not re.fullmatch(r"[\w.\-]+", name) or ".." in name]:
         raise SourceError(f"{folder}/meta/info.json: {strange[0]!r:.80} is no name of a camera.")
     return {name: form.replace("{video_key}", name) for name in names}
+
+
+def _table(pattern: str, features: Mapping[str, Any], fill_null: dict[str, Any]) -> Dataset:
+    """The steps. Writers of images leave out their paths."""
+    images = [name for name, about in features.items() if isinstance(about, dict) and about.get("dtype") == "image"]
+    if images:
+        spec = from_parquet(pattern).element_spec
+        named = [name for name in images if isinstance(spec.get(name), dict) and "path" in spec[name]]
+        fill_null = {f"{name}.path": "" for name in named} | fill_null
+    return from_parquet(pattern, fill_null=fill_null or None)
 
 
 class _Episodes:
