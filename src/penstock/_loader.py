@@ -33,7 +33,7 @@ from penstock.lower._rewrite import batching_of, prune_cached, with_batches
 from penstock.lower._share import Share
 from penstock.memory._ring import Ring
 from penstock.plan._cache import CompleteCache
-from penstock.plan._cautions import caution_batches
+from penstock.plan._cautions import caution_batches, caution_functions
 from penstock.plan._node import Node, walk
 from penstock.plan._text import length_text, length_words, uncounted
 from penstock.report._cgroups import free_nbytes
@@ -106,6 +106,7 @@ class Loader(NoArray):
         share = Share(*options.shard, options.uneven, options.micro_batches, multiple)
         self.arrangement = arrange(node, options, share, same_epoch=same_epoch, quarantine=quarantine)
         """What runs, for adapters. Another takes its place where the rest of an epoch has other batches."""
+        caution_functions(node)
         self._budget = self.arrangement.budget  # a cache that is complete takes less, and what was said stays
         if options.memory_limit is None and (text := self._budget.caution(free_nbytes())):
             _log.warning("%s", text)

@@ -35,6 +35,7 @@ from penstock.image import (
 )
 from tests.image.warping import smooth_image
 
+EYES = np.zeros((4, 5, 5), "u1")
 EVERY = (
     rotate(30),
     shear(0.2, 0.1),
@@ -359,3 +360,37 @@ def test_channels_that_stand_at_the_other_end_are_noticed(shape):
     assert compose(flip(1), data_format="channels_first")(np.zeros(shape, np.uint8)).shape == shape
     with pytest.raises(ValueError, match="data_format='channels_last'"):
         compose(flip(1), data_format="channels_first")(np.zeros(shape[::-1], np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("distortion", "names"),
+    [
+        (flip(), "'mask', of"),
+        (compose(sometimes(0.5, rotate(5)), brightness(0.1)), "'mask', of"),
+        (frozen(one_of(flip(), blur(1))), "'mask', of"),
+        (compose(flip(), masks="mask"), None),
+        (compose(flip(), on=("image", "mask")), None),
+        (compose(flip(), on="labels"), None),
+        (compose(brightness(0.1), blur(1)), None),
+    ],
+)
+def test_a_leaf_as_large_as_the_image_that_does_not_move_with_it_is_told_once(distortion, names, caplog):
+    ds = ps.from_arrays({"image": np.zeros((4, 6, 8, 3), "u1"), "mask": np.zeros((4, 6, 8), "u1"), "labels": EYES})
+    for _ in range(2):
+        with ds.random_map(distortion).batch(2).loader("inline") as loader:
+            next(iter(loader))
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == (0 if names is None else 2)  # once a plan
+    for text in told:
+        assert f"{distortion.title} moves the pixels of 'image', and not those of {names} the same height" in text
+        assert text.endswith("by compose(..., masks='mask'), and other images by on=('image', 'mask').")
+
+
+def test_leaves_of_tuples_are_compared_with_channels_where_they_are(caplog):
+    pairs = ps.zip((ps.from_arrays(np.zeros((4, 2, 6, 8), "f4")), ps.from_arrays(np.zeros((4, 1, 6, 8), "f4"))))
+    for masks, count in ((None, 1), (1, 0)):
+        caplog.clear()
+        distortion = compose(flip(), data_format="channels_first", masks=masks)
+        with pairs.random_map(distortion).batch(2).loader("inline") as loader:
+            next(iter(loader))
+        assert len(caplog.records) == count

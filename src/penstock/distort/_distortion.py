@@ -10,7 +10,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from penstock.base._errors import ArgumentError, ArgumentTypeError, type_of
-from penstock.distort._frame import Border, DataFormat, Interpolation, Key, Settings, Work, distorted
+from penstock.distort._frame import Border, DataFormat, Interpolation, Key, Settings, Work, distorted, unmoved
 from penstock.distort._places import BoxFormat
 from penstock.distort._values import Check, Draws, chance, numbers
 from penstock.distort._warp import Path
@@ -68,6 +68,23 @@ class Distortion(ABC):
     def title(self) -> str:
         """Its name, and the names of its parts."""
         return self.name
+
+    @property
+    def moves_pixels(self) -> bool:
+        """Whether some of it moves pixels."""
+        return self.is_geometric
+
+    def caution_of_elements(self, tree: Any) -> str | None:
+        """What the log says of a plan whose elements, of this spec, are most likely not distorted as intended."""
+        found = unmoved(tree, self.settings) if self.moves_pixels else None
+        if not found or not found[1]:
+            return None
+        image, others = found
+        names, masks = ", ".join(map(repr, others)), tuple(others) if others[1:] else others[0]
+        return (
+            f"{self.title} moves the pixels of {image!r}, and not those of {names}, of the same height and width. "
+            f"Masks move with the image by compose(..., masks={masks!r}), and other images by on={(image, *others)}."
+        )
 
     @abstractmethod
     def apply(self, work: Work, draws: Draws) -> None:
@@ -261,6 +278,10 @@ class _Several(Distortion):
     @cached_property
     def is_geometric(self) -> bool:  # type: ignore[override]  # depends on the steps
         return all(step.is_geometric for step in self.steps)
+
+    @property
+    def moves_pixels(self) -> bool:
+        return any(step.moves_pixels for step in self.steps)
 
     @cached_property
     def keeps_shapes(self) -> bool:  # type: ignore[override]  # depends on the steps

@@ -270,6 +270,33 @@ def replaced(element: Any, leaves: Mapping[Any, Any]) -> Any:
     return element._make(values) if hasattr(element, "_make") else tuple(values)
 
 
+def unmoved(tree: Any, settings: Settings) -> tuple[Any, list[Any]] | None:
+    """The image of elements of a spec, and the leaves with its height and width that do not move with it.
+
+    None if the spec is of an image alone, or has no image.
+    """
+    if not isinstance(tree, (Mapping, tuple)):
+        return None
+    try:
+        on, *others = ([place_of(tree, key) for key in keys] for keys in settings.leaves.values())
+        on = on or [_first_image(tree)]
+    except ValueError:  # the first element says so
+        return None
+    moved = {*on, *itertools.chain(*others)}
+    size = _size_of(tree[on[0]], settings)
+    places = tree if isinstance(tree, Mapping) else range(len(tree))
+    return on[0], [at for at in places if at not in moved and size and _size_of(tree[at], settings) == size]
+
+
+def _size_of(leaf: Any, settings: Settings) -> tuple[int | None, ...] | None:
+    """The height and width of a leaf that may be an image."""
+    shape = getattr(leaf, "shape", ())
+    if len(shape) == 2:
+        return tuple(shape)
+    is_first = settings.data_format == "channels_first"
+    return tuple(shape[1:] if is_first else shape[:2]) if len(shape) == 3 else None
+
+
 def _first_image(element: Any) -> Any:
     """Returns the default place of the image: the first leaf of a tuple, `"image"` of a dict."""
     if isinstance(element, tuple) and element:

@@ -180,6 +180,14 @@ def caution_batches(node: Node) -> None:
             shuffle = shuffle or each
 
 
+def caution_functions(node: Node) -> None:
+    """Cautions about functions that say so of the elements they get, by `caution_of_elements`."""
+    for each in walk(node):
+        find = getattr(getattr(each, "function", None), "caution_of_elements", None)
+        if callable(find) and (text := find(each.inputs[0].spec.tree)):
+            caution(node, "%s", text)
+
+
 def _chain(node: Node) -> list[Node]:
     """The steps from the last one back, by first inputs, as far as elements are not taken apart."""
     chain = [node]
