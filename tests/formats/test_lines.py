@@ -397,6 +397,28 @@ def test_ends_of_lines_may_be_mixed(tmp_path):
         ds[3]
 
 
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ([None, None], [0, 0]),
+        ([None, None, None], [0, 0, 0]),
+        ([[None, None], [None, None]], [[0, 0], [0, 0]]),
+        ([{"c": None}, {"c": None}], {"c": [0, 0]}),
+        ({"c": [None, None]}, {"c": [0, 0]}),
+        (None, 0),
+    ],
+)
+@pytest.mark.parametrize("index", ["columns", "lines"])
+def test_lists_that_hold_nothing_but_null_are_filled(tmp_path, value, expected, index):
+    """Of these pyarrow's parser makes an array whose lists are longer than its values."""
+    path = written(tmp_path / "a.jsonl", json.dumps({"x": value, "y": 1}), json.dumps({"x": value, "y": 2}))
+    ds = ps.from_jsonl(path, fill_null=0, index=index)
+    for element in ds:
+        found = element["x"]
+        as_lists = {name: each.tolist() for name, each in found.items()} if isinstance(found, dict) else found.tolist()
+        assert as_lists == expected
+
+
 def test_types_are_the_least_that_hold_every_row(tmp_path, monkeypatch):
     from penstock.formats import rowtext
 
