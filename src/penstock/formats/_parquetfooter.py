@@ -40,7 +40,7 @@ _PLACED_FILES: Final = 16
 # Of the header of a page: its bytes when it is decompressed, and in the file; and how many values two kinds have.
 _EXPANDED, _STORED, _DATA, _DATA_2, _COUNT = 2, 3, 5, 8, 1
 _PAGE: Final[dict[int, Any]] = {_EXPANDED: {}, _STORED: {}, _DATA: {_COUNT: {}}, _DATA_2: {_COUNT: {}}}
-_HEADER_NBYTES, _MOST_HEADER_NBYTES = 256, 16 << 20
+HEADER_NBYTES, _MOST_HEADER_NBYTES = 256, 16 << 20
 """Most headers are shorter; with long texts as the least and the largest value they are longer."""
 
 TAIL_NBYTES: Final = 64 << 10
@@ -182,7 +182,7 @@ def pages_nbytes(stream: BinaryIO, chunk: Sequence[int], file_nbytes: int) -> in
 
 def _page(stream: BinaryIO, at: int) -> tuple[int, int, int, int]:
     """Returns the bytes of the header of a page, those of the page decompressed and in the file, and its values."""
-    nbytes = _HEADER_NBYTES
+    nbytes = HEADER_NBYTES
     while True:
         stream.seek(at)
         data = stream.read(nbytes)

@@ -26,6 +26,7 @@ from penstock.formats._leaves import (
     stored_numbers,
 )
 from penstock.formats._parquetfooter import (
+    HEADER_NBYTES,
     PLAIN,
     PREFIXED,
     SHARED,
@@ -51,8 +52,6 @@ WORK_NBYTES: Final = 24 << 20
 """The most memory that decoding takes beside the group, if it is below `WORK_SHARE` times the group."""
 BUFFER_NBYTES: Final = 256 << 10
 """Bytes that are read from a file at once, or a page."""
-PAGE_BUFFER_NBYTES: Final = 256
-"""Bytes that are read of a page to learn its size."""
 FIRST_ROWS: Final = 64
 """Rows of text that are decoded at once, while nothing is known of the size of values: they may repeat a long one."""
 MOST_ROWS: Final = 1 << 40
@@ -268,7 +267,7 @@ def _require_pages(file: File, number: int, made: Mapping[int, tuple[int, str]])
     Raises:
         SourceError: They are, or their headers are damaged.
     """
-    with file.stream(PAGE_BUFFER_NBYTES) as stream:
+    with file.stream(HEADER_NBYTES) as stream:
         for column, (nbytes, name) in made.items():
             try:
                 found = pages_nbytes(stream, chunk_places(file)[number, column].tolist(), file.nbytes)

@@ -162,17 +162,15 @@ class _Episodes:
             SourceError: An episode has none.
         """
         numbers = self._columns["episode_index"]
-        order = np.argsort(numbers, kind="stable")
-        at = np.searchsorted(numbers[order], episodes)
-        missing = at == len(numbers)
-        missing[~missing] = numbers[order][at[~missing]] != episodes[~missing]
+        missing = ~np.isin(episodes, numbers)
         if missing.any():
             step = int(missing.argmax())
             raise SourceError(
                 f"{self._folder}: {describe(step)} is of episode {episodes[step]}, and {missing.sum():,} steps are of "
                 "episodes that meta/episodes does not have. Download the folder again."
             )
-        return order[at]
+        order = np.argsort(numbers, kind="stable")
+        return order[np.searchsorted(numbers[order], episodes)]
 
     def places(self, camera: str, rows: Indices) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """The chunk and file of films of a camera, shape `(n, 2)`, and the seconds at which episodes begin there."""
