@@ -288,6 +288,21 @@ def test_text_of_a_declared_size_is_taken() -> None:
         names.map(lambda name: name * 2, element_spec=names.element_spec)[1]
 
 
+@pytest.mark.parametrize("count", [2**62, 2**63 - 1, 2**64])
+def test_a_source_that_says_more_than_all_elements_is_refused(count):
+    class Claims(ps.Source):
+        element_spec = ps.ArraySpec((), "int8")
+
+        def __len__(self):
+            return count
+
+        def __str__(self):
+            return "a.zarr"
+
+    with pytest.raises(ps.SourceError, match=r"from_source\(a\.zarr\) says that it has 2\*\*62 elements or more, and"):
+        len(ps.from_source(Claims()))
+
+
 @pytest.mark.parametrize("count", [2**62, 2**63, np.uint64(2**64 - 1), 10**400])
 def test_a_count_beyond_all_elements_means_all_of_them(count):
     ds = ps.range(5)

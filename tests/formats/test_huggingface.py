@@ -361,3 +361,11 @@ def test_text_that_is_no_utf_8_is_named_with_its_row():
     assert ds[2] == {"t": "x"}
     with pytest.raises(ps.SourceError, match=r"Column t of .* is no text in UTF-8: invalid start byte"):
         ds[1]
+
+
+def test_bounds_of_text_may_have_bytes_after_them():
+    pa, datasets = pytest.importorskip("pyarrow"), pytest.importorskip("datasets")
+    bounds, text = np.array([0, 1, 3, 6], np.int32).tobytes(), b"abcdef"
+    column = pa.Array.from_buffers(pa.string(), 3, [None, pa.py_buffer(bounds + b"\1"), pa.py_buffer(text)])
+    ds = ps.from_source(datasets.Dataset(datasets.table.InMemoryTable(pa.table({"t": column}))))
+    assert [row["t"] for row in ds] == ["a", "bc", "def"]

@@ -366,6 +366,15 @@ def test_a_damaged_frame_is_named_and_set_aside(tmp_path):
     assert 12 not in times
 
 
+def test_a_size_that_the_first_frame_claims_takes_no_memory(tmp_path):
+    path = written(tmp_path / "a.webm", 2, "libvpx-vp9")
+    head, mark, rest = path.read_bytes().partition(b"\x49\x83\x42")
+    # Four bits of other kinds, then the width and the height less one, here 14,000 of each, in 16 bits.
+    path.write_bytes(head + mark + bytes([rest[0] & 0xF0 | 0x03, 0x6A, 0xF3, 0x6A, rest[4] | 0xF0]) + rest[5:])
+    with pytest.raises(ps.SourceError, match=r"a\.webm says that its frames have no size, or too large a one"):
+        ps.from_videos(path)
+
+
 def test_a_playlist_opens_no_other_file(tmp_path):
     written(tmp_path / "secret.ts", 3)
     (tmp_path / "a.m3u8").write_text(

@@ -68,8 +68,10 @@ def test_damaged_chunk_is_told_with_its_rows(tmp_path):
         if chunk.is_file():
             chunk.write_bytes(b"\xff" * chunk.stat().st_size)
     assert ds[0].tolist() == [0, 1]
-    with pytest.raises(ps.SourceError, match=r"ds\.zarr\[9\] and 0 more rows: "):
+    with pytest.raises(ps.SourceError, match=r"ds\.zarr\[9\]: "):
         ds[9]
+    with pytest.raises(ps.SourceError, match=r"ds\.zarr\[8\] and 2 more rows: "):
+        list(ds[8:11].batch(3))
 
 
 @pytest.mark.slow

@@ -656,7 +656,9 @@ def _piece(values: Any, spec: ArraySpec) -> _Piece:
     if is_text(kind) or is_binary(kind):
         _, bounds, data = values.buffers()
         dtype = np.int64 if kinds.is_large_binary(kind) or kinds.is_large_string(kind) else np.int32
-        offsets = np.frombuffer(bounds or bytes(8), dtype)[values.offset : values.offset + len(values) + 1]
+        # An array without values may have no bounds. A buffer is as long as its file says, and so may have more bytes.
+        last = values.offset + len(values) + 1
+        offsets = np.frombuffer(bounds, dtype, last)[values.offset :] if len(values) else np.zeros(1, dtype)
         data = np.frombuffer(data or b"", np.uint8)
         return _Piece(offsets.data, data if spec.dtype.itemsize else data.data)
     if kinds.is_fixed_size_list(kind):

@@ -164,6 +164,8 @@ def _opened(file: File, *, is_read_whole: bool = False, **options: str) -> Itera
     with file.stream() if is_read_whole else file.scan() as data:
         # FFmpeg gets bytes and no name, and so opens no other file.
         options |= {"format_whitelist": _SAFE_FORMATS if _version() < 17 else _FORMATS, "protocol_whitelist": "none"}
+        # It decodes the first frames when it opens a film, for what the head does not say.
+        options |= (limits := {"max_pixels": str(_MOST_PIXELS)})
         # Titles that are no text are no error, and from 19 on PyAV takes them of itself.
         errors: Any = {"metadata_errors": "replace"} if _version() < 19 else {}
         with av.open(data, options=options, **errors) as container:
@@ -173,7 +175,7 @@ def _opened(file: File, *, is_read_whole: bool = False, **options: str) -> Itera
                 raise SourceError(f"{file.url} has no pictures, only {len(container.streams)} other streams.")
             if stream.codec_context is None:
                 raise SourceError(f"{file.url}: its pictures are of a kind that PyAV has no decoder for.")
-            stream.codec_context.options = {"max_pixels": str(_MOST_PIXELS)}
+            stream.codec_context.options = limits
             stream.codec_context.thread_count = 1
             yield container, stream
 
@@ -183,9 +185,9 @@ def _head(file: File) -> tuple[int, int]:
     with _named(file), _opened(file) as (_, stream):
         height, width = stream.codec_context.height, stream.codec_context.width
         if not 0 < height * width <= _MOST_PIXELS:
+            size = f"are {height} by {width} pixels" if height * width else "have no size, or too large a one"
             raise SourceError(
-                f"{file.url} says that its frames are {height} by {width} pixels. Between 1 and {_MOST_PIXELS:,} "
-                "pixels are read."
+                f"{file.url} says that its frames {size}. Between 1 and {_MOST_PIXELS:,} pixels are read."
             )
         return height, width
 

@@ -4,9 +4,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from penstock.base._errors import SourceError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.memory._rows import Indices, Rows
-from penstock.plan._node import Start, Traits
+from penstock.plan._node import POSITION_LIMIT, Start, Traits
 from penstock.plan._source import Source, traits_of
 
 if TYPE_CHECKING:
@@ -37,7 +38,16 @@ class SourceNode(Start):
 
     @cached_property
     def length(self) -> int:
-        return len(self.data)
+        try:
+            count = len(self.data)
+        except OverflowError:  # more than Python can say
+            count = POSITION_LIMIT
+        if count >= POSITION_LIMIT:
+            raise SourceError(
+                f"{self.label} says that it has 2**62 elements or more, and positions go up to 2**62 - 1. Its data are "
+                "damaged, or its __len__ is wrong."
+            )
+        return count
 
     @cached_property
     def spec(self) -> Spec:

@@ -123,7 +123,8 @@ class OpenZarrSource:
         rows, places = np.unique(indices, return_inverse=True)
         # Codecs and stores raise exceptions of any type.
         found = insist(
-            lambda: array.oindex[rows], lambda: f"{self._source.describe(int(rows[0]))} and {len(rows) - 1} more rows"
+            lambda: array.oindex[rows],
+            lambda: self._source.describe(int(rows[0])) + f" and {len(rows) - 1} more rows" * (len(rows) > 1),
         )
         require_characters(
             found, lambda row, text: SourceError(f"{self._source.describe(int(rows[row]))} cannot be read: {text}")
