@@ -73,6 +73,17 @@ def test_another_rate_is_resampled():
     assert audio.decode(encoded(STEREO), sample_rate=11025, duration=0.5).shape == (round(0.5 * 11025), 2)
 
 
+def test_no_zeros_follow_a_part_of_a_sound_that_goes_on():
+    data = encoded(TONE + np.float32(0.25))
+    for duration in (0.0125612, 0.3333, 0.01):
+        found = audio.decode(data, sample_rate=48000, duration=duration)
+        assert len(found) == round(duration * 48000)
+        assert found[-9:].any()
+        assert found[-1] != 0
+    crop = audio.RandomCrop(0.0125612, sample_rate=48000)(data, np.random.default_rng(0))
+    assert (crop.shape, crop[-1] != 0) == ((603,), True)
+
+
 def test_zeros_follow_a_sound_that_is_shorter():
     found = audio.decode(encoded(), duration=1.5, offset=0.5)
     assert found.shape == (12000,)
@@ -120,18 +131,25 @@ def test_crops_depend_on_seed_epoch_and_element_alone(sounds, executor):
 FLAC = encoded(form="FLAC")
 WAV = encoded()
 BAD = {
-    "cut wav": (WAV[:-9], r"it is cut: its header says 16,000 bytes of sound, and 15,991 are there"),
-    "cut flac": (FLAC[:-400], r"no sound file, or is damaged|it is cut"),
+    "cut wav": (WAV[:-9], r"it is cut: its header says 16,000 bytes, and 15,991 are there"),
+    "cut wav of 3 GB": (WAV[:40] + struct.pack("<I", 3 << 30) + WAV[44:], r"header says 3,221,225,472 bytes, and 16,"),
+    "cut aiff": (encoded(form="AIFF")[:-9], r"it is cut: its header says 16,\d\d\d bytes, and 1"),
+    "cut au": (encoded(form="AU")[:-9], r"it is cut: its header says 16,000 bytes, and 15,991 are there"),
+    "cut rf64": (encoded(form="RF64")[:-9], r"it is cut: its header says 16,\d\d\d bytes, and 16,\d\d\d are there"),
+    "cut w64": (encoded(form="W64")[:-9], r"it is cut: its header says 16,104 bytes, and 16,095 are there"),
+    "cut voc": (encoded(form="VOC")[:-9], r"it is cut: it ends amid its sound, after 7,99\d samples"),
+    "cut sphere": (encoded(form="NIST")[:-9], r"it is cut: its header says 8,000 samples, and 7,995 are there"),
+    "cut flac": (FLAC[:-400], r"it is damaged: flac decoder lost sync|it is cut"),
     "cut ogg": (
         encoded(form="OGG")[:-7],
-        r"it has 0 samples, 8,000 a second\. It is empty, damaged or cut|it is no sou",
+        r"it has 0 samples, 8,000 a second\. It is empty, damaged or cut|it is no sou|amid a page of Ogg",
     ),
     "empty": (b"", r"it is empty \(0 bytes\)\."),
-    "text": (b"hello, world" * 99, r"it is no sound file, or is damaged: Format not recognised"),
+    "text": (b"hello, world" * 99, r"it is no sound file, is damaged, or is of a kind that .*: Format not recognised"),
     "no samples": (encoded(TONE[:0]), r"it has 0 samples"),
     "large": (
         WAV[:40] + struct.pack("<I", 0x70000000) + WAV[44:],
-        r"header says 1,879,048,192 bytes of sound, and 16,",
+        r"header says 1,879,048,192 bytes, and 16,",
     ),
     "flac of a pipe": (
         FLAC[:21] + bytes([FLAC[21] & 240]) + bytes(4) + FLAC[26:],
@@ -154,6 +172,23 @@ def test_bad_files_are_named(kind, tmp_path):
     for each in (bad, ps.from_files(tmp_path / "bad.wav").map(lambda e: decoding(e["bytes"]))):
         with pytest.raises(ps.ElementError, match=r"bad\.wav"):
             each[0]
+
+
+@pytest.mark.parametrize("subtype", ["VORBIS", "OPUS"])
+def test_sound_behind_the_last_whole_page_of_an_ogg_is_missed(subtype):
+    out = io.BytesIO()
+    soundfile.write(out, np.random.default_rng(0).normal(0, 0.1, 60_000), RATE, format="OGG", subtype=subtype)
+    data = out.getvalue()
+    assert len(audio.decode(data + b"APETAGEX" + bytes(99))) == 60_000
+    for cut in (1, 600, 9000):
+        with pytest.raises(
+            audio.AudioError, match=r"it is cut: it ends amid a page of Ogg, after [1-5].,\d\d\d samples"
+        ):
+            audio.decode(data[:-cut])
+    with pytest.raises(
+        audio.AudioError, match=r"several streams stand behind each other in it, and lib.* 60,000 samples"
+    ):
+        audio.decode(data + encoded(form="OGG"))
 
 
 def test_a_wav_that_was_written_into_a_pipe_is_read():

@@ -27,15 +27,25 @@ Sound = npt.NDArray[np.float32]
 Data = str | os.PathLike[str] | bytes | bytearray | memoryview | npt.NDArray[np.uint8]
 """The path of a file, or all of its bytes."""
 
-_CUT: Final = re.compile(r"^\s*data\s*:\s*(\d+) \(should be (\d+)\)", re.MULTILINE)
-"""What libsndfile notes about a WAV whose header says another size than the file has."""
-_UNKNOWN_NBYTES: Final = 0x7FFF0000
-"""From here on a WAV says a size that its writer did not know, because it wrote into a pipe."""
+_SIZES: Final = re.compile(
+    r"^\s*(?:data|SSND|BODY|Data Size|riff|Riff size)\s*:\s*(\d+) \(should be (\d+)\)", re.MULTILINE
+)
+"""What libsndfile notes about a header that says another size than the file has. A WAV says one more, "RIFF", which
+many writers leave wrong."""
+_UNKNOWN_NBYTES: Final = (range(0x7FFF0000, 0x80000001), range(0xFFFF0000, 1 << 32), range(1 << 62, 1 << 64))
+"""Sizes in the headers of writers that did not know it, because they wrote into a pipe."""
+_OGG_STREAM: Final = re.compile(r"Stream serialno : (-?\d+)")
+_MOST_OGG_PAGE: Final = 65_307
+_NIST_COUNT: Final = re.compile(rb"^sample_count -i (\d+)\s", re.MULTILINE)
 _MP3_COUNT: Final = re.compile(rb"(?:Xing|Info)...[\1\3\5\7\x09\x0b\x0d\x0f](?!\0{4})|VBRI.{10}(?!\0{4})", re.DOTALL)
 """The number of frames of an MP3, near its beginning."""
 _MP3_LEAD: Final = 16 * 1152
 """Samples of an MP3 that are decoded before a part. A frame needs bytes of up to 12 frames before it, and after a seek
 libsndfile decodes fewer."""
+_NOT_OPENED: Final = (
+    "is no sound file, is damaged, or is of a kind that libsndfile does not read (then write it anew: ffmpeg -i FILE "
+    "new.flac)"
+)
 _BLOCK: Final = 1 << 16
 _MOST_RATE: Final = 10_000_000
 _MOST_NBYTES: Final = 1 << 32
@@ -180,13 +190,17 @@ def _part(data: Any, options: Decoding, first: Callable[[int, int, int], int]) -
             f"A sound is the path or the bytes of a file, and this is a dict of {list(data)}. Choose from it: "
             "map(lambda e: decoding(e['bytes']))."
         )
+    opened = False
     try:
         with open_file(data) if name else io.BytesIO(memoryview(data).cast("B")) as content:
-            if not content.seek(0, os.SEEK_END):
+            if not (nbytes := content.seek(0, os.SEEK_END)):
                 raise AudioError("it is empty (0 bytes).")
             content.seek(0)
             with soundfile.SoundFile(content) as file:
-                return _decoded(file, _frame_count(file, content), options, first)
+                opened = True
+                frames = _frame_count(file, content)
+                _refuse_part(file, content, nbytes, frames)
+                return _decoded(file, frames, options, first)
     except AudioError as error:
         raise AudioError(f"{name}{error}") from None
     except OSError as error:
@@ -195,7 +209,7 @@ def _part(data: Any, options: Decoding, first: Callable[[int, int, int], int]) -
         raise AudioError(f"{name}cannot be read: {error.strerror or error}.") from error
     except (soundfile.SoundFileError, RuntimeError, ValueError) as error:
         raise AudioError(
-            f"{name}it is no sound file, or is damaged: {str(error).partition(': ')[2] or error}"
+            f"{name}it {'is damaged' if opened else _NOT_OPENED}: {str(error).partition(': ')[2] or error}"
         ) from None
 
 
@@ -203,18 +217,43 @@ def _frame_count(file: Any, content: Any) -> int:
     """The samples of each channel. An MP3 need not say them; then libsndfile guesses, so they are counted here."""
     if not _is_mp3(file):
         return int(file.frames)
-    place = content.tell()
-    content.seek(0)
-    head = content.read(10)
-    content.seek(0)
+    at, head = 0, _bytes_at(content, 0, 10)
     if head[:3] == b"ID3":
         a, b, c, d = head[6:]
-        content.seek(10 + (a << 21 | b << 14 | c << 7 | d))
-    says = _MP3_COUNT.search(content.read(1 << 12))
-    content.seek(place)
-    if says:
+        at = 10 + (a << 21 | b << 14 | c << 7 | d)
+    if _MP3_COUNT.search(_bytes_at(content, at, 1 << 12)):
         return int(file.frames)
     return sum(iter(lambda: len(file.read(_BLOCK, dtype="float32")), 0))
+
+
+def _bytes_at(content: Any, at: int, nbytes: int) -> bytes:
+    """Reads bytes of a file that libsndfile is reading."""
+    place = content.tell()
+    content.seek(at)
+    found: bytes = content.read(nbytes)
+    content.seek(place)
+    return found
+
+
+def _refuse_part(file: Any, content: Any, nbytes: int, frames: int) -> None:
+    """Raises if sound is missing behind `frames`, or left out by libsndfile without an error."""
+    notes = file.extra_info
+    for said, there in (map(int, sizes) for sizes in _SIZES.findall(notes)):
+        if there < said and not any(said in unknown for unknown in _UNKNOWN_NBYTES):
+            raise AudioError(f"it is cut: its header says {said:,} bytes, and {there:,} are there.")
+    if file.format == "NIST" and (count := _NIST_COUNT.search(_bytes_at(content, 0, 1024))) and int(count[1]) > frames:
+        raise AudioError(f"it is cut: its header says {int(count[1]):,} samples, and {frames:,} are there.")
+    if "Seems to be a truncated file" in notes or "File seems to be truncated" in notes:
+        raise AudioError(f"it is cut: it ends amid its sound, after {frames:,} samples.")
+    if "Junk after the last page" in notes and (stream := _OGG_STREAM.search(notes)):
+        _, found, page = _bytes_at(content, max(0, nbytes - _MOST_OGG_PAGE), _MOST_OGG_PAGE).rpartition(b"OggS")
+        if found and (len(page) < 23 or len(page) < 23 + page[22] + sum(page[23 : 23 + page[22]])):
+            raise AudioError(f"it is cut: it ends amid a page of Ogg, after {frames:,} samples.")
+        if found and int.from_bytes(page[10:14], "little") != int(stream[1]) % (1 << 32):
+            raise AudioError(
+                f"several streams stand behind each other in it, and libsndfile reads {frames:,} samples, those of the "
+                "first. Join them: ffmpeg -i FILE new.flac."
+            )
 
 
 def _is_mp3(file: Any) -> bool:
@@ -224,8 +263,6 @@ def _is_mp3(file: Any) -> bool:
 
 def _decoded(file: Any, frames: int, options: Decoding, first: Callable[[int, int, int], int]) -> Sound:
     rate, channels = file.samplerate, file.channels
-    if (cut := _CUT.search(file.extra_info)) and int(cut[2]) < int(cut[1]) < _UNKNOWN_NBYTES:
-        raise AudioError(f"it is cut: its header says {int(cut[1]):,} bytes of sound, and {int(cut[2]):,} are there.")
     if frames == (1 << 63) - 1:
         raise AudioError(
             "its header does not say how many samples it has, as if it was written into a pipe. Write it anew: ffmpeg "
@@ -234,7 +271,8 @@ def _decoded(file: Any, frames: int, options: Decoding, first: Callable[[int, in
     if not 0 < frames < 1 << 62 or not 0 < rate <= _MOST_RATE:
         raise AudioError(f"it has {frames:,} samples, {rate:,} a second. It is empty, damaged or cut.")
     wanted = options.sample_rate or rate
-    count = frames if options.duration is None else round(options.duration * rate)
+    size = None if options.duration is None else round(options.duration * wanted)
+    count = frames if size is None else -(-size * rate // wanted)
     at = first(frames, count, rate)
     if at >= frames:
         raise AudioError(f"it has {frames / rate:.3f} seconds, and the part begins at {at / rate:.3f}.")
@@ -258,7 +296,6 @@ def _decoded(file: Any, frames: int, options: Decoding, first: Callable[[int, in
     found = found.mean(axis=1, keepdims=True) if options.mono else found
     if wanted != rate:
         found = soxr.resample(found, rate, wanted)
-    if options.duration is not None:
-        size = round(options.duration * wanted)
+    if size is not None:
         found = np.pad(found[:size], ((0, max(0, size - len(found))), (0, 0)))
     return np.ascontiguousarray(found[:, 0] if found.shape[1] == 1 else found)
