@@ -169,6 +169,17 @@ def test_a_name_that_says_gzip_and_a_pair_without_its_half_are_told(scans, tmp_p
         ps.from_nifti(tmp_path / "a.hdr")
 
 
+def test_a_mask_that_bzip2_packs_better_than_gzip_could_is_read(tmp_path):
+    save(tmp_path / "a.nii.bz2", np.zeros((64, 64, 64), "uint8"))
+    assert not ps.from_nifti(tmp_path / "a.nii.bz2")[0].any()
+
+
+def test_a_file_of_freesurfer_is_no_file_with_a_wrong_name(tmp_path):
+    nibabel.save(nibabel.MGHImage(VOLUMES[0], AFFINE), tmp_path / "a.mgz")
+    with pytest.raises(ps.SourceError, match=r"a\.mgz is no NIfTI file\. Give a \.nii, .* nibabel\.save\("):
+        ps.from_nifti(tmp_path / "a.mgz")
+
+
 def test_a_file_that_changes_is_told(scans):
     ds = ps.from_nifti(scans)
     tiles = ps.from_nifti(scans[0]).patches((2, 2), axes=(1, 2))

@@ -28,6 +28,8 @@ from penstock.sources.boxes import BoxSource
 _KINDS: Final = (Nifti1Image, Nifti1Pair, Nifti2Image, Nifti2Pair)
 _MOST_EXPANSION: Final = 1040
 """Bytes of content for a byte of gzip, which has 1032 at most."""
+_MOST_EXPANSION_OF_OTHERS: Final = 1 << 21
+"""The same of bzip2, whose blocks of 32 bytes or more hold 46 MB of one value at most, and of Zstandard, with less."""
 _IMAGES_KEPT: Final = 256
 """Headers that are kept in a process, some kilobytes each."""
 
@@ -93,7 +95,9 @@ def image_of(path: str) -> Any:
         require_file(place)
         nbytes = math.prod(image.shape) * image.dataobj.dtype.itemsize
         present = os.stat(place).st_size
-        most = present * _MOST_EXPANSION if is_packed(image) else present
+        most = present
+        if is_packed(image):
+            most *= _MOST_EXPANSION if str(place).lower().endswith(".gz") else _MOST_EXPANSION_OF_OTHERS
         if min(image.shape, default=1) < 1 or offset < 0 or offset + nbytes > most:
             raise SourceError(
                 f"{place} has {present:,} bytes, and its header says {image.shape} of {image.dataobj.dtype} from byte "
@@ -112,7 +116,7 @@ def _cure(path: str) -> str:
     """What to do with a file that nibabel does not take for NIfTI."""
     with open_file(path) as file:
         is_gzip = file.read(2) == b"\x1f\x8b"
-    if is_gzip != path.lower().endswith(".gz"):
+    if is_gzip != path.lower().endswith((".gz", ".mgz")):
         fact, name = ("is", "scan.nii.gz") if is_gzip else ("is not", "scan.nii")
         return f"It {fact} compressed by gzip, and its name says otherwise: rename it as in {name}."
     return (
