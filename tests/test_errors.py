@@ -116,6 +116,16 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         TypeError,
         r"from_source\(\) needs an object with a length, got an int\.",
     ),
+    "sparse matrix as a source": (
+        lambda: ps.from_source(pytest.importorskip("scipy.sparse").eye_array(2).tocsr()),
+        TypeError,
+        r".* got a csr_array, whose len\(\) fails: .*\. Rows of a sparse matrix: from_csr\(matrix\.tocsr\(\)\)\.",
+    ),
+    "sparse matrix as an array": (
+        lambda: ps.from_arrays({"x": pytest.importorskip("scipy.sparse").eye_array(2)}),
+        TypeError,
+        r"from_arrays\(\) got a \w+_array at \['x'\] .*\. Rows of a sparse matrix: from_csr\(matrix\.tocsr\(\)\)\.",
+    ),
     "source that is iterated": (
         lambda: ps.from_source(iter([1])),
         TypeError,

@@ -353,9 +353,17 @@ def from_source(source: Any, *, element_spec: Tree = None, files_in: str | os.Pa
         return _own_spec(made, element_spec)
     if files_in is not None:
         raise ArgumentError("from_source(files_in=) is for datasets of Hugging Face whose rows name files.")
-    if not hasattr(source, "__len__"):
-        cure = " An iterable is a stream: from_generator(fn, *args)." if hasattr(source, "__iter__") else ""
-        raise ArgumentTypeError(f"from_source() needs an object with a length, got {type_of(source)}.{cure}")
+    try:
+        len(source)
+    except TypeError as error:
+        fact = f"from_source() needs an object with a length, got {type_of(source)}"
+        if hasattr(source, "__len__"):
+            fact += f", whose len() fails: {error}"
+        elif hasattr(source, "__iter__"):
+            fact += ". An iterable is a stream: from_generator(fn, *args)"
+        if hasattr(source, "tocsr"):
+            fact += ". Rows of a sparse matrix: from_csr(matrix.tocsr())"
+        raise ArgumentTypeError(f"{fact}.") from error
     if hasattr(source, "read_into") and hasattr(source, "element_spec"):
         return _own_spec(SourceAdapter(source), element_spec)
     if not hasattr(source, "__getitem__"):

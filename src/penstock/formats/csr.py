@@ -107,7 +107,11 @@ def _source(matrix: Any, dense: bool) -> SparseSource:
     if hasattr(matrix, "keys") and hasattr(matrix, "attrs"):
         return of_group(matrix, dense)
     cure = " Convert it: from_csr(matrix.tocsr())." if hasattr(matrix, "tocsr") else ""
-    cure = cure or (" Rows of an array: from_arrays(array)." if hasattr(matrix, "shape") else "")
+    if not cure and hasattr(matrix, "shape"):
+        cure = (
+            " Rows of an array: from_arrays(array). Of a sparse tensor: scipy.sparse.coo_array((values, (rows, columns)), "
+            "shape).tocsr()."
+        )
     raise ArgumentTypeError(
         f"from_csr() takes a CSR matrix of SciPy, the path of a .npz, or an open group of HDF5 or Zarr, got "
         f"{type_of(matrix)}.{cure}"

@@ -363,9 +363,10 @@ def as_array(leaf: object, place: str) -> npt.NDArray[Any]:
             cure = "Give text of one size: np.array(array.tolist())."
         elif hasattr(leaf, "to_numpy"):  # astype of pandas has no text
             cure = f"Give numbers or text: table['x'].to_numpy('float32'), {_TEXT_OF_PANDAS}."
-        raise ArgumentTypeError(
-            f"from_arrays() got Python objects at {place or 'the top'} (dtype {array.dtype}). {cure}"
-        )
+        elif hasattr(leaf, "tocsr"):
+            cure = "Rows of a sparse matrix: from_csr(matrix.tocsr())."
+        got = "Python objects" if array.ndim or array is leaf else type_of(leaf)
+        raise ArgumentTypeError(f"from_arrays() got {got} at {place or 'the top'} (dtype {array.dtype}). {cure}")
     require_rows(array, leaf, place)
     return array
 
