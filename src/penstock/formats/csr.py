@@ -109,8 +109,8 @@ def _source(matrix: Any, dense: bool) -> SparseSource:
     cure = " Convert it: from_csr(matrix.tocsr())." if hasattr(matrix, "tocsr") else ""
     if not cure and hasattr(matrix, "shape"):
         cure = (
-            " Rows of an array: from_arrays(array). Of a sparse tensor: scipy.sparse.coo_array((values, (rows, columns)), "
-            "shape).tocsr()."
+            " Rows of an array: from_arrays(array). A sparse tensor becomes a matrix by "
+            "scipy.sparse.coo_array((values, (rows, columns)), shape).tocsr()."
         )
     raise ArgumentTypeError(
         f"from_csr() takes a CSR matrix of SciPy, the path of a .npz, or an open group of HDF5 or Zarr, got "
