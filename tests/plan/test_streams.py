@@ -278,6 +278,21 @@ def test_padding_is_to_the_largest_of_the_batch_or_to_what_was_said() -> None:
         list(ragged.padded_batch(2, padded_shapes=(2,)))
 
 
+def test_an_element_that_is_too_large_has_its_own_number_wherever_its_batch_is() -> None:
+    lengths = [1, 1, 1, 7, 2, 2, 1, 1]
+    ragged = ps.from_source([np.zeros(n) for n in lengths], element_spec=ps.ArraySpec((None,), "float64"))
+    for options in (
+        {"length_fn": len, "boundaries": [3], "batch_sizes": [6, 2]},
+        {"length_fn": len, "boundaries": [2], "batch_sizes": [6, 3]},
+        {"lengths": lengths, "batch_size": 2},
+        {"lengths": lengths, "max_tokens": 8},
+    ):
+        with pytest.raises(
+            ps.ElementError, match=r"bucket_by_length\(.*\): element 3 is \(7,\), larger than its padded"
+        ):
+            list(ragged.bucket_by_length(**options, padded_shapes=(5,)))
+
+
 def test_none_pads_with_zero_and_text_with_nothing() -> None:
     words = np.array([b"ab", b"cd"])
     specs = {"n": ps.ArraySpec((None,), "float32"), "word": ps.ArraySpec((None,), "S2")}

@@ -454,7 +454,7 @@ class TokenBatch(_OfLengths):
             if self.buckets is not None and len(members) == 1:
                 self._require_room(int(members[0]), int(self._known(0)[members[0]]))
             columns = self._read(reader, epoch, members)
-            out.put(row, self._stacked(columns, int(members[0])), are_new=True)
+            out.put(row, self._stacked(columns, members.__getitem__), are_new=True)
 
     @cached_property
     def _stacked(self) -> Stack:
@@ -468,9 +468,9 @@ class TokenBatch(_OfLengths):
             length = _stacked_length(leaves)
             self._require_room(number, length)
             if held and (len(held) + 1) * max(longest, length) > self.limit:
-                yield self._stacked(zip(*held, strict=True), first)
+                yield self._stacked(zip(*held, strict=True), first.__add__)
                 held, first, longest = [], number, 0
             held.append([copied(leaf) for leaf in leaves])
             longest = max(longest, length)
         if held:
-            yield self._stacked(zip(*held, strict=True), first)
+            yield self._stacked(zip(*held, strict=True), first.__add__)

@@ -35,8 +35,9 @@ from penstock.plan._node import (
 )
 from penstock.plan._reader import Gather, Reader
 
-Stack = Callable[[Iterable[Sequence[Any]], int], Leaves]
-"""Pads and stacks elements. Takes the values of each leaf in all elements, and the number of the first element."""
+Stack = Callable[[Iterable[Sequence[Any]], Callable[[int], int]], Leaves]
+"""Pads and stacks elements. Takes the values of each leaf in all elements, and what gives the number of an element, for
+messages, by its row."""
 
 
 @final
@@ -122,7 +123,7 @@ class Padding:
         shapes: Sequence[Shape],
         fills: Sequence[Any],
         columns: Iterable[Sequence[Any]],
-        first: int,
+        number_of: Callable[[int], int],
     ) -> Leaves:
         stacked = []
         for leaf, shape, fill, column in zip(spec.leaves, shapes, fills, columns, strict=True):
@@ -139,7 +140,7 @@ class Padding:
             if any(have > want for have, want in zip(largest, size, strict=True)):
                 row = next(row for row, have in enumerate(found) if any(map(operator.gt, have, size)))
                 raise ElementError(
-                    f"{label}: element {first + row} is {found[row]}, larger than its padded shape {size}. Cut it "
+                    f"{label}: element {number_of(row)} is {found[row]}, larger than its padded shape {size}. Cut it "
                     "with map(), or give a larger shape."
                 )
             place = np.empty((len(values), *size), leaf.dtype)
@@ -269,11 +270,18 @@ class PaddedBatch(Batching):
             box = source.borrowed(count)
             source.read(epoch, members, box)
             Rows(out.arrays, slice(row, row + 1), out.extents).set_filled(count)
-            out.put(row, self._stacked(box.columns(count), index * self.size), are_new=True)
+            number_of = functools.partial(self._number_of, epoch, index)
+            out.put(row, self._stacked(box.columns(count), number_of), are_new=True)
+
+    def _number_of(self, epoch: int, index: int, row: int) -> int:
+        """The element in a row of a batch; where batches follow from lengths, that before they were divided."""
+        if self.buckets is None:
+            return index * self.size + row
+        return int(self.buckets.members_of(epoch, np.array([index], np.int64))[0][row])
 
     def stack(self, members: Sequence[Leaves], first: int) -> Leaves:
         """Pads and stacks them."""
-        return self._stacked(zip(*members, strict=True), first)
+        return self._stacked(zip(*members, strict=True), first.__add__)
 
     @cached_property
     def _stacked(self) -> Stack:
@@ -336,16 +344,19 @@ class BucketByLength(Sequential):
         spec = self._element_spec
         stack = self.padding.stacker(self.label, spec)
         buckets: list[list[Leaves]] = [[] for _ in self.sizes]
+        numbers: list[list[int]] = [[] for _ in self.sizes]
         for number, leaves in enumerate(reader.inputs[0].sequence(epoch)):
             which = bisect_right(self.boundaries, int(leaves[-1]))
             bucket = buckets[which]
             bucket.append([copied(leaf) for leaf in leaves[:-1]])
+            numbers[which].append(number)
             if len(bucket) == self.sizes[which]:
-                yield stack(zip(*bucket, strict=True), number + 1 - len(bucket))
+                yield stack(zip(*bucket, strict=True), numbers[which].__getitem__)
                 bucket.clear()
+                numbers[which].clear()
         if not self.drop_remainder:
-            left = (bucket for bucket in buckets if bucket)
-            yield from (stack(zip(*bucket, strict=True), 0) for bucket in left)
+            left = ((bucket, of) for bucket, of in zip(buckets, numbers, strict=True) if bucket)
+            yield from (stack(zip(*bucket, strict=True), of.__getitem__) for bucket, of in left)
 
     @property
     def memory(self) -> Memory:
