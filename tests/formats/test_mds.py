@@ -150,7 +150,7 @@ def test_arrays_have_the_shape_and_dtype_of_the_column_or_of_the_first_sample(tm
     assert np.array_equal(ds[1]["x"], array)
 
 
-@pytest.mark.parametrize("encoding", ["bytes", "jpeg", "jpeg_array", "jpegarray", "png", "pil"])
+@pytest.mark.parametrize("encoding", ["bytes", "jpeg", "jpeg_array", "jpegarray", "png", "pil", "list[jpeg]"])
 def test_pictures_are_the_bytes_as_stored(tmp_path, encoding):
     ds = ps.from_mds(written(tmp_path / "x", {"x": encoding}, [{"x": b"abc"}, {"x": b""}]))
     assert [each["x"].tobytes() for each in ds] == [b"abc", b""]

@@ -18,7 +18,7 @@ _NUMBERS: Final = (
     "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64",
 )  # fmt: skip
 _TEXTS: Final = ("str", "json", "str_int", "str_float", "str_decimal")
-_CONTENTS: Final = ("bytes", "jpeg", "jpeg_array", "jpegarray", "png", "pil")
+_CONTENTS: Final = ("bytes", "jpeg", "jpeg_array", "jpegarray", "png", "pil", "list[pil]", "list[jpeg]", "list[png]")
 _DTYPES: Final = {
     8: "u1", 9: "i1", 16: "<u2", 17: "<i2", 18: "<f2", 32: "<u4", 33: "<i4", 34: "<f4", 64: "<u8", 65: "<i8", 66: "<f8",
 }  # fmt: skip

@@ -59,7 +59,8 @@ def from_mds(
     - `str`: text. `json`, `str_int`, `str_float`, `str_decimal`: the text as it is stored; `json.loads` it in `map`.
     - `bytes`, `jpeg`, `png`, `pil`: the bytes as they are stored, uint8 of shape `(None,)`. `penstock.image.decode`
       takes those of a JPEG or PNG. `pil` has the width, the height and the length of the mode (uint32 each), the mode,
-      and the pixels. `jpegarray` and `jpeg_array` have the number of images, the size of each (uint32), and the JPEGs.
+      and the pixels. `jpegarray` and `jpeg_array` have the number of images, the size of each (uint32), and the JPEGs;
+      `list[jpeg]`, `list[png]` and `list[pil]` the same behind four bytes of zero.
 
     Reads each `index.json`. The table of each shard is read when an element is first needed. A compressed shard is
     decompressed once beside it, as by `from_tfrecord`, all of them when an element is first needed: a folder that
