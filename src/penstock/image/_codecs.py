@@ -44,6 +44,9 @@ _EXTRANEOUS: Final = re.compile(r"(\d+) extraneous bytes before marker 0x([0-9a-
 _COEFFICIENTS_NBYTES: Final = 6
 """The bytes of a pixel that the decoder of a progressive JPEG keeps besides, without subsampling."""
 
+_USUAL_MASKS: Final = struct.pack("<III", 0xFF0000, 0xFF00, 0xFF)
+"""Of red, green and blue in the pixels of a BMP."""
+
 _LEAST_WEBP_NBYTES: Final = 32
 """OpenCV refuses smaller files. Those of one colour have 28 bytes, and bytes after the image are ignored."""
 
@@ -207,6 +210,8 @@ def _opencv(data: memoryview, header: Header, channels: int) -> Pixels:
     check_room(header.height, header.width, pixel_nbytes, header.format)
     if header.format == "PNG":
         data = _still(data)
+    if header.format == "BMP":
+        data = _with_masks(data)
     if header.format == "WebP" and len(data) < _LEAST_WEBP_NBYTES:
         data = memoryview(bytes(data).ljust(_LEAST_WEBP_NBYTES, b"\0"))
     if header.is_blended:
@@ -235,6 +240,17 @@ def _still(data: memoryview) -> memoryview:
             return memoryview(bytes(data[:at]) + bytes(data[end:]))
         at = end
     return data
+
+
+def _with_masks(data: memoryview) -> memoryview:
+    """Returns a BMP of 32 bits whose header has the masks of its colours. OpenCV ignores masks behind the header."""
+    _, info_nbytes, _, _, _, bits, kind = struct.unpack_from("<IIiiHHI", bytes(data[:54]).ljust(54, b"\0"), 10)
+    masks = bytes(data[54:66])
+    if info_nbytes not in (40, 52) or bits != 32 or kind != 3 or masks in (_USUAL_MASKS, b""):
+        return data
+    start = struct.unpack_from("<I", data, 10)[0]
+    head = struct.pack("<II", 70, 56) + bytes(data[18:54]) + masks.ljust(16, b"\0")
+    return memoryview(bytes(data[:10]) + head + bytes(data[start:]))
 
 
 def _require_opaque(pixels: npt.NDArray[Any], header: Header) -> None:
