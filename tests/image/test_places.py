@@ -88,6 +88,16 @@ def test_a_flip_and_a_crop_are_exact():
     assert cut[1].dtype == boxes.dtype
 
 
+def test_integers_that_cannot_hold_a_place_are_an_error():
+    image, rng = np.zeros((10, 300), "uint8"), np.random.default_rng(0)
+    with pytest.raises(ValueError, match=r"boxes move to 29[48], which uint8 cannot hold\. Give them as float32\."):
+        compose(flip(1), boxes=1)((image, np.array([[2, 3, 6, 9]], "uint8")), rng)
+    away = compose(translate(exactly(-5), exactly(0)), points=1)
+    with pytest.raises(ValueError, match=r"points move to -3, which uint16 cannot hold\. Give them as float32\."):
+        away((image, np.array([[2, 3]], "uint16")))
+    assert away((image, np.array([[2, 3]], "int16")))[1].tolist() == [[-3, 3]]
+
+
 def test_images_without_boxes_and_boxes_of_any_number_make_padded_batches():
     def scene(number):
         image = np.full((64 + int(number), 72, 3), number, "uint8")

@@ -56,14 +56,24 @@ class Places:
             self.points = (low[:, None] + size[:, None] * _RIM - 0.5).reshape(-1, 2)
 
     def result(self, height: int, width: int) -> Array:
-        """Returns them in the user's form. Boxes are cut off at the borders of the result."""
+        """Returns them in the user's form. Boxes are cut off at the borders of the result.
+
+        Raises:
+            ValueError: Their integers cannot hold the numbers.
+        """
         places = self.points
         if self._box_format is not None:
             rims = np.clip(places.reshape(-1, len(_RIM), 2) + 0.5, 0, (width, height))
             low, high = rims.min(1), rims.max(1)
             places = np.hstack([low, high - low if self._box_format == "xywh" else high])
         dtype = self._given.dtype
-        return (np.rint(places) if dtype.kind in "iu" else places).astype(dtype).reshape(self._given.shape)
+        if dtype.kind in "iu":
+            places, bounds = np.rint(places), np.iinfo(dtype)
+            beyond = places[(places < bounds.min) | (places > bounds.max)]
+            if len(beyond):
+                what = "points" if self._box_format is None else "boxes"
+                raise ValueError(f"{what} move to {beyond[0]:.0f}, which {dtype} cannot hold. Give them as float32.")
+        return places.astype(dtype).reshape(self._given.shape)
 
 
 def moved_by_matrix(points: Array, matrix: tuple[float, ...]) -> Array:
