@@ -13,6 +13,8 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 from penstock.formats import parquet  # noqa: E402  # it needs pyarrow
 from penstock.run import _parts  # noqa: E402
+from tests.run.common import Gate  # noqa: E402
+from tests.waits import DEADLINE_S  # noqa: E402
 
 COUNT = 1000
 
@@ -136,6 +138,31 @@ def test_what_is_decoded_counts_in_the_report(path):
         assert sum(len(batch["x"]) for batch in loader) == COUNT
         report = loader.report() if callable(loader.report) else loader.report
     assert "from_parquet(a.parquet)" in str(report)
+
+
+@pytest.mark.usefixtures("leaves_nothing_behind")
+def test_close_waits_for_no_row_group_that_never_comes_and_ends_a_consumer_that_does(path, monkeypatch):
+    monkeypatch.setattr("penstock._loader.CLOSE_WAIT_S", 0.01)
+    gate, read_group, caught = Gate(0), parquet.read_group, []
+    monkeypatch.setattr(
+        parquet, "read_group", lambda file, number, *rest: (gate(number), read_group(file, number, *rest))[1]
+    )
+    loader = opened(path).batch(10).loader(executor="threads", workers=1)
+
+    def consume():
+        with pytest.raises(ps.LoaderError, match=r"^This loader is closed\. Make another one") as raised:
+            list(loader)
+        caught.append(raised.value)
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    gate.wait_for(0)
+    loader.close()
+    consumer.join(DEADLINE_S)
+    assert caught, "its row group and those behind it were never decoded"
+    gate.open()
+    loader.close()
+    assert gate.seen == [0], "no further one was begun"
 
 
 def test_a_row_group_that_fails_takes_no_room_from_those_before_it(path, monkeypatch):

@@ -16,7 +16,7 @@ import pytest
 import penstock as ps
 from penstock import _loader
 from penstock.memory import _ring
-from penstock.run import _delivery, _inline
+from penstock.run import _copy_delivery, _delivery, _inline
 from penstock.run._crew import Crew
 from tests.run.common import Gate, assert_ended, mapping_count, name_rings, workers
 from tests.waits import DEADLINE_S
@@ -271,6 +271,27 @@ def test_close_while_another_thread_takes_is_an_error_and_no_crash() -> None:
         assert not consumer.is_alive()
     assert set(kinds) <= {ps.LoaderError}
     assert not workers()
+
+
+@pytest.mark.parametrize("moment", [0, 1])
+@pytest.mark.parametrize("end", ["request_stop", "close"])
+def test_a_loader_of_copies_that_is_closed_while_it_begins_or_goes_on_says_so(
+    end: str, moment: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block, calls = _copy_delivery.CopyPlan.block, itertools.count()
+
+    def closing(self: Any, *arguments: int) -> Any:
+        found = block(self, *arguments)
+        if next(calls) == moment:  # as another thread does it at this moment, at first or to the end
+            loader._delivery.request_stop() if end == "request_stop" else loader.close()
+        return found
+
+    monkeypatch.setattr(_copy_delivery, "BLOCK_ROWS", 8)
+    monkeypatch.setattr(_copy_delivery.CopyPlan, "block", closing)
+    loader = ps.from_arrays(np.arange(200)).batch(2).loader("threads", workers=2)
+    with pytest.raises(ps.LoaderError, match=r"^This loader is closed\. Make another one"):
+        list(loader)
+    loader.close()
 
 
 def test_many_loaders_at_once_and_dropped_by_other_threads() -> None:

@@ -1,9 +1,10 @@
-"""Starts threads, and says what helps where the system starts no more."""
+"""Starts threads, says what helps where the system starts no more, and waits for their ends."""
 
 import contextlib
 import errno
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from penstock.base._errors import WorkerError
@@ -39,3 +40,12 @@ def starting_threads() -> Iterator[None]:
         raise WorkerError(
             f"The system starts no more threads: {error}. {LIMITS}; executor='inline' needs none."
         ) from error
+
+
+def join_threads(threads: Sequence[threading.Thread], timeout_s: float) -> bool:
+    """Waits for threads, except for the calling one. Returns whether all ended in time."""
+    ends_at = time.monotonic() + timeout_s
+    for thread in threads:
+        if thread is not threading.current_thread():
+            thread.join(max(0.0, ends_at - time.monotonic()))
+    return not any(thread.is_alive() for thread in threads)

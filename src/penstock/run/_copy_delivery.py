@@ -15,15 +15,19 @@ Guarantees.
   be submitted.
 
 Each wait, and what ends it. `Engine.wait`: the end of the job, an error, `close`, Ctrl-C (within 50 ms), or the
-deadline. `Engine.cancel` and `Engine.close`: the end of the parts that are being copied, or their timeout.
+deadline. `Engine.cancel` and `Engine.close`: the end of the parts that are being copied, or their timeout. `_listen`:
+the end of a decoding, `close`, Ctrl-C, or the deadline. `_join`: the end of all threads, or its timeout.
 """
 
+import contextlib
 import functools
 import math
+import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, TypeVar, TypeVarTuple, final
 
 import numpy as np
 
@@ -63,6 +67,8 @@ _Parts = tuple[tuple[PartLoader, tuple[int, ...]], ...]
 """The parts that a batch needs of each table."""
 
 E = TypeVar("E", bound=Exception)
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 @final
@@ -104,8 +110,11 @@ class CopyDelivery(DeliveryBase):
         """The last job, and the last that was waited for."""
         self._views: dict[tuple[int, int, int], Any] = {}
         """The leaves of slots as rows of an array: by slot, array and leaf."""
+        self._tokens: queue.SimpleQueue[None] = queue.SimpleQueue()
+        """A token for each decoding that ended; see `_parts.py`."""
+        self._tables: list[PartLoader] = []
         self._loaders: dict[int, PartLoader] = {}
-        """Of each array in parts."""
+        """That of each array in parts."""
         self.ring = Ring(program.spec, slot_count, spare_count, None)  # `take` looks for slots that came back
         with starting_threads():
             self._engine = Engine(thread_count)
@@ -119,7 +128,7 @@ class CopyDelivery(DeliveryBase):
     @property
     def stop_workers(self) -> Callable[[], object]:
         """For a finalizer: ends the threads."""
-        return functools.partial(_stop, self._engine, [loader.stop for loader in self._loaders.values()])
+        return functools.partial(_stop, self._engine, [table.stop for table in self._tables])
 
     def _open_tables(self, thread_count: int) -> None:
         loaders: dict[int, PartLoader] = {}
@@ -128,7 +137,8 @@ class CopyDelivery(DeliveryBase):
                 opened = self._program.sources[array.source]
                 reader: PartReader = getattr(opened, "inner", opened)
                 if id(reader) not in loaders:
-                    loaders[id(reader)] = PartLoader(reader, thread_count)
+                    loaders[id(reader)] = PartLoader(reader, thread_count, self._tokens)
+                    self._tables.append(loaders[id(reader)])
                 self._loaders[number] = loaders[id(reader)]
                 rows = max(1, self._program.rows_per_batch)
                 part = min(MOST_AHEAD_ROWS, len(array.source) // max(1, len(reader.nbytes)))
@@ -140,7 +150,7 @@ class CopyDelivery(DeliveryBase):
         """Makes this the next batch. Work under way is kept if it leads there."""
         self.require_open()
         if self._next_position != position:
-            self._start(position)
+            self._while_open(self._start, position)
 
     @property
     def _next_position(self) -> Position | None:
@@ -149,18 +159,33 @@ class CopyDelivery(DeliveryBase):
         return following[0][0] if following else None
 
     def take(self, position: Position, timeout_s: float) -> Tree:
-        """Waits for a batch and hands it out; see `Delivery.take`. The caller has called `require_open`."""
+        """Waits for a batch and hands it out; see `DeliveryBase.take`."""
         if self.ring.interrupts:
             self.pass_on_interrupt()
+        return self._while_open(self._take, position, timeout_s)
+
+    def _while_open(self, call: Callable[[*Ts], T], *arguments: *Ts) -> T:
+        """Makes a call. If another thread closes the loader meanwhile, what the call uses goes, and its error says so.
+
+        Raises:
+            LoaderError: The loader was closed.
+        """
+        try:
+            return call(*arguments)
+        except DeadlineError:  # which closes it, too
+            raise
+        except Exception:
+            self.require_open()
+            raise
+
+    def _take(self, position: Position, timeout_s: float) -> Tree:
         pending = self._pending
         if self._next_position == position:
             self._issue()
         else:
             self._start(position)
         while not pending:
-            error = functools.partial(self._deadline_error, position)
-            for loader in self._loaders.values():
-                self.wait_for(loader.wait, timeout_s, error)
+            self.wait_for(self._listen, timeout_s, functools.partial(self._deadline_error, position))
             self.require_open()
             self._issue()
         _, slot, job, parts = pending[0]
@@ -174,7 +199,7 @@ class CopyDelivery(DeliveryBase):
         except LookupError:  # Ctrl-C cut off an earlier `take` behind this line, or the loader was closed
             self.require_open()
             self._abandon()
-            return self.take(position, timeout_s)
+            return self._take(position, timeout_s)
         except CopyError as error:
             pending.popleft()
             self.ring.give_back(slot)
@@ -200,8 +225,8 @@ class CopyDelivery(DeliveryBase):
         self._ahead.clear()
         self._unannounced.clear()
         self._done_job = self._job
-        for loader in self._loaders.values():
-            loader.forget()
+        for table in self._tables:
+            table.forget()
         self.ring.reclaim(set())
 
     def _issue(self) -> None:
@@ -300,11 +325,17 @@ class CopyDelivery(DeliveryBase):
         ]
         return all(ready)
 
+    def _listen(self, seconds: float) -> bool:
+        """Waits for the end of a decoding. Returns False after the timeout."""
+        with contextlib.suppress(queue.Empty):
+            self._tokens.get(timeout=seconds)
+            return True
+        return False
+
     def _are_there(self, loader: PartLoader, parts: Sequence[int], position: Position) -> bool:
         try:
             return loader.are_there(parts, self._done_job)
         except Exception as error:
-            self.require_open()
             if self._pending:  # the batches before it come first
                 return False
             raise _in_batch(error, position) from None
@@ -323,7 +354,7 @@ class CopyDelivery(DeliveryBase):
             self._engine.wait(self._job)
             self._done_job = self._job
             while not self._are_there(loader, group, position):
-                loader.wait(1.0)
+                self._listen(1.0)
                 self.require_open()
             chosen: list[Copy] = []
             for array, leaf, rows, places, first in copies:
@@ -366,13 +397,12 @@ class CopyDelivery(DeliveryBase):
 
     def progress(self) -> object:
         """The bytes that were copied."""
-        return self._engine.stats()["nbytes"], sum(loader.decoded_count for loader in self._loaders.values())
+        return self._engine.stats()["nbytes"], sum(table.decoded_count for table in self._tables)
 
     def lanes(self, delivered: float = 0, first: int = 0) -> list[Lane]:
         """What the threads did so far: one step for each source, which share the time by their bytes."""
         stats, node, program = self._engine.stats(), self._program.node, self._program
-        decoding = {id(loader): loader.busy_s for loader in self._loaders.values()}
-        batches, wall_s = stats["jobs"], stats["busy_ns"] / 1e9 + sum(decoding.values())
+        batches, wall_s = stats["jobs"], stats["busy_ns"] / 1e9 + sum(table.busy_s for table in self._tables)
         sources = [(number, each) for number, each in enumerate(walk(node)) if isinstance(each, SourceNode)]
         total_nbytes = sum(each.spec.nbytes for _, each in sources) or 1
         steps = [
@@ -395,9 +425,11 @@ class CopyDelivery(DeliveryBase):
     # The end.
 
     def _join(self, timeout_s: float) -> bool:
-        if ended := self._engine.close(timeout_s):
-            for loader in self._loaders.values():
-                loader.join()
+        ends_at = time.monotonic() + timeout_s
+        ended = self._engine.close(timeout_s)
+        for table in self._tables:
+            ended &= table.join(max(0.0, ends_at - time.monotonic()))
+        if ended:
             self._program.sources.close()
             self._views.clear()
             self._sources.clear()

@@ -1,27 +1,39 @@
 """Decodes the parts of a table before the batches that need them, on threads.
 
-Which thread writes what. The consumer's thread alone has the state here; threads of the pool return what they decoded
-through futures. `stop` may be called by any thread.
+Which thread writes what. The consumer's thread alone has the state here; threads that decode return what they decoded
+through futures. `stop` may be called by any thread, and by finalizers: queues alone are touched.
+
+Each wait, and what ends it. A thread waits for a part, or for the stop, which it passes on. The consumer waits for a
+token (`_copy_delivery.py`): each decoding puts one when it ends, and so does `stop`. One token too many makes it look
+once more. A thread that never returns from a read stays behind; it is a daemon thread.
 
 A part stays in memory while a job reads it, or a batch of the computed blocks needs it, as far as there is room. Parts
 are decoded in the order in which batches need them. So the first batch that waits always gets its parts: either there
 is room, or a part that is not needed before is dropped, or a decoding ends.
 """
 
+import contextlib
 import functools
+import queue
+import threading
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future
 from time import perf_counter
 from typing import final
 
 import numpy as np
 
 from penstock import native
-from penstock.base._threads import starting_threads
+from penstock.base._threads import join_threads, start_thread
 from penstock.memory._rows import Indices
 from penstock.sources.parted import PartReader
+
+_Decoded = Future[tuple[Sequence[native.Source], float]]
+"""The columns of a part, and the seconds that it took to decode them."""
+_Calls = queue.SimpleQueue[tuple[int, _Decoded] | None]
+"""Parts to decode; None for the stop."""
 
 
 @final
@@ -31,17 +43,20 @@ class PartLoader:
     Args:
         reader: The open table.
         thread_count: Threads that decode.
+        tokens: Gets a token when a decoding ends.
     """
 
-    def __init__(self, reader: PartReader, thread_count: int) -> None:
+    def __init__(self, reader: PartReader, thread_count: int, tokens: "queue.SimpleQueue[None]") -> None:
         self.reader = reader
         self.busy_s = 0.0
         """The time that decoding took."""
         self.decoded_count = 0
-        self._pool = ThreadPoolExecutor(thread_count, "penstock-decode")
+        self._calls: _Calls = queue.SimpleQueue()
+        self._tokens = tokens
+        self._threads: list[threading.Thread] = []
         self._thread_count = thread_count
         self._there: dict[int, Sequence[native.Source]] = {}
-        self._loading: dict[int, Future[tuple[Sequence[native.Source], float]]] = {}
+        self._loading: dict[int, _Decoded] = {}
         self._failed: dict[int, BaseException] = {}
         self._jobs: dict[int, int] = {}
         """The last job that reads each part."""
@@ -138,26 +153,23 @@ class PartLoader:
             ]
         return self._columns
 
-    def wait(self, seconds: float) -> bool:
-        """Waits for the end of a decoding. Returns False after the timeout."""
-        return not self._loading or bool(wait(self._loading.values(), seconds, FIRST_COMPLETED).done)
-
     @property
     def stop(self) -> Callable[[], object]:
-        """Begins no further part; for a finalizer, so it does not hold this object."""
-        return functools.partial(self._pool.shutdown, wait=False, cancel_futures=True)
+        """Begins no further part, and ends the threads; for a finalizer, so it does not hold this object."""
+        return functools.partial(_stop, self._calls, self._tokens)
 
-    def join(self) -> None:
-        """Waits for the threads, and drops the parts."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        self._columns = None
-        self._there.clear()
-        self._loading.clear()
+    def join(self, timeout_s: float) -> bool:
+        """Waits for the threads after `stop`, and drops the parts if they ended. Returns whether they did."""
+        if ended := join_threads(self._threads, timeout_s):
+            self._columns = None
+            self._there.clear()
+            self._loading.clear()
+        return ended
 
     def _collect(self) -> None:
         """Takes what was decoded."""
         for part, future in list(self._loading.items()):
-            if not future.done() or future.cancelled():  # cancelled by `stop`
+            if not future.done():
                 continue
             del self._loading[part]
             self.decoded_count += 1
@@ -193,8 +205,14 @@ class PartLoader:
         # A group alone may be larger than the room, if its file said less of it.
         if left < need and (self._there or self._loading):
             return False
-        with starting_threads():
-            self._loading[part] = self._pool.submit(self._read, part)
+        if len(self._loading) >= len(self._threads) < self._thread_count:
+            call = self._calls, self.reader.read_part, self._tokens
+            thread = threading.Thread(target=_decode, args=call, name="penstock-decode", daemon=True)
+            start_thread(thread)
+            self._threads.append(thread)
+        future: _Decoded = Future()
+        self._calls.put((part, future))
+        self._loading[part] = future
         return True
 
     def _dropped(self, done_job: int, first: set[int] | None) -> Iterator[int]:
@@ -204,6 +222,25 @@ class PartLoader:
         if first is not None:
             yield from [part for part in reversed(idle) if part in self._there and part not in first]
 
-    def _read(self, part: int) -> tuple[Sequence[native.Source], float]:
+
+def _decode(
+    calls: _Calls, read_part: Callable[[int], Sequence[native.Source]], tokens: "queue.SimpleQueue[None]"
+) -> None:
+    while (call := calls.get()) is not None:
+        part, future = call
         began = perf_counter()
-        return self.reader.read_part(part), perf_counter() - began
+        try:
+            future.set_result((read_part(part), perf_counter() - began))
+        except BaseException as error:
+            future.set_exception(error)
+        del call, future  # what was decoded is the consumer's
+        tokens.put(None)
+    calls.put(None)  # for the next thread
+
+
+def _stop(calls: _Calls, tokens: "queue.SimpleQueue[None]") -> None:
+    with contextlib.suppress(queue.Empty):
+        while True:
+            calls.get_nowait()
+    calls.put(None)
+    tokens.put(None)

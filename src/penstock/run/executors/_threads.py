@@ -19,13 +19,12 @@ import functools
 import queue
 import sys
 import threading
-import time
 import traceback
 import weakref
 from collections.abc import Callable
 from typing import Final, final
 
-from penstock.base._threads import start_thread
+from penstock.base._threads import join_threads, start_thread
 from penstock.lower._program import Unit, UnitResult
 from penstock.run.executors._executor import Client, Executor
 
@@ -99,11 +98,7 @@ class ThreadsExecutor(Executor):
 
     def join(self, timeout_s: float) -> bool:
         """Waits for the threads, except for the calling one."""
-        ends_at = time.monotonic() + timeout_s
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, ends_at - time.monotonic()))
-        return not any(thread.is_alive() for thread in self._threads)
+        return join_threads(self._threads, timeout_s)
 
 
 def _stop(tasks: "queue.SimpleQueue[object]", worker_count: int, _: object = None) -> None:
