@@ -116,7 +116,7 @@ class Dataset(NoArray):
     Make one with `from_npy`, `from_arrays`, `from_source` or `range`, or with any method of another.
     """
 
-    __slots__ = ("__weakref__", "_idle_readers", "_plan")
+    __slots__ = ("__weakref__", "_idle_readers", "_pid", "_plan")
     _called = "A dataset"
     _no_array = (
         "it is read as it is needed. Keras takes fit(ds.to_keras()); ds.element_spec says the shapes, and "
@@ -131,6 +131,7 @@ class Dataset(NoArray):
             )
         self._plan = node
         self._idle_readers: list[Reader] = []
+        self._pid = os.getpid()
 
     @property
     def _node(self) -> Node:
@@ -308,6 +309,8 @@ class Dataset(NoArray):
     def _element(self, index: int) -> Tree:
         # A reader serves one call at a time: two threads, or a function that looks into the dataset that runs
         # it, get one each. They are kept, with the files that they opened, as long as this handle lives.
+        if self._pid != os.getpid():  # threads that read for the parent are not in a child of fork()
+            self._pid, self._idle_readers = os.getpid(), []
         try:
             reader = self._idle_readers.pop()
         except IndexError:

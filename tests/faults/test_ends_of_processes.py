@@ -339,6 +339,39 @@ print(len(list(it)), len(list(loader)))
     assert done.stdout == "31 [0, 1]\n169 200\n"
 
 
+@pytest.mark.parametrize("protocol", ["http", "web"])
+def test_a_forked_child_reads_urls_or_says_why_not(fresh_python: Run, protocol: str) -> None:
+    pytest.importorskip("obstore")
+    pytest.importorskip("fsspec")
+    done = fresh_python(
+        PRELUDE
+        + f"""
+import fsspec, io
+from tests.servers import WebFileSystem, serving
+fsspec.register_implementation('web', WebFileSystem)
+file = io.BytesIO()
+np.save(file, np.arange(20).reshape(10, 2))
+with serving() as server:
+    server.files['a.npy'] = file.getvalue()
+    ds = ps.from_npy(f'{protocol}://{{server.address}}/a.npy')
+    print(ds[3].tolist(), flush=True)
+    child = os.fork()
+    if child == 0:
+        in_a_child()
+        try:
+            print(ds[4].tolist(), flush=True)
+        except ps.SourceError as error:
+            print(str(error).partition(': ')[2].partition(',')[0], flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    print(ds[5].tolist())
+""",
+    )
+    clean(done)
+    in_child = "[8, 9]" if protocol == "web" else "this process is a child of fork()"
+    assert done.stdout == f"[6, 7]\n{in_child}\n[10, 11]\n"
+
+
 def test_a_child_that_is_forked_while_another_thread_starts_the_loader_is_told(fresh_python: Run) -> None:
     done = fresh_python(
         PRELUDE

@@ -239,6 +239,35 @@ def test_folder_in_one_that_everybody_can_write_is_not_used(tmp_path, caplog):
     assert f"cannot be used: everybody can write to {tmp_path}" in caplog.text
 
 
+def test_a_folder_with_two_names_is_opened_once(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    folder = ps.DiskCache(tmp_path / "real", LIMIT).open()
+    assert ps.DiskCache(tmp_path / "link", LIMIT).open() is folder
+
+
+def test_a_count_that_cannot_be_read_ends_the_writing(remote, monkeypatch, caplog):
+    here = remote()
+    folder, pread = here.cache.open(), os.pread
+
+    def failing(descriptor, *rest):
+        if descriptor == folder._fd:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return pread(descriptor, *rest)
+
+    monkeypatch.setattr(_diskcache.os, "pread", failing)
+    reader = here.reader()
+    for _ in range(2):
+        here.read(reader, *RANGES)
+    assert [record.getMessage() for record in caplog.records] == [
+        (
+            f"The cache in {folder.path} cannot be written: Stale file handle. "
+            "What is in it is used; the rest is read over the network."
+        )
+    ]
+    assert not kept(here)
+
+
 @pytest.mark.parametrize("call", ["open", "replace"])
 def test_full_disk_is_read_through_with_one_warning(remote, monkeypatch, caplog, call):
     real = getattr(os, call)

@@ -415,6 +415,15 @@ def test_many_shards_are_listed_once_and_read_in_any_order(s3, monkeypatch):
     assert not heads
 
 
+def test_marks_of_folders_are_no_files(s3):
+    for key in ("marked/", "marked/train/", "marked/empty/"):  # as consoles of object stores make folders
+        s3.call("PUT", f"bucket/{key}", b"")
+    s3.put("marked/train/a.bin", b"a")
+    s3.put("marked/nothing", b"")
+    files = ps.from_files("s3://bucket/marked/**")
+    assert [path.rpartition("/marked/")[2] for path in files.file_paths] == ["nothing", "train/a.bin"]
+
+
 class Gated:
     """A remote file in memory that answers when it may, and counts."""
 

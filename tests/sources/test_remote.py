@@ -19,6 +19,7 @@ from penstock.sources import _fetch, _openfile, _remote, _wholefiles
 from tests.waits import DEADLINE_S
 
 fsspec = pytest.importorskip("fsspec")
+store = pytest.importorskip("obstore.store")
 from tests.servers import WebFileSystem, serving  # noqa: E402
 
 RECORDS = [b"%d " % number * 50 for number in range(60)]
@@ -251,6 +252,45 @@ def test_an_answer_that_ends_with_its_file_is_right(server, monkeypatch, way):
         place = bytearray(50)
         assert _remote.RemoteFile(url, state).read_into(len(content) - 20, memoryview(place)) == 20
         assert bytes(place[:20]) == content[-20:]
+
+
+NAMES = {  # in an URL, and in the request for it
+    "a b": "a%20b", "a%20b": "a%20b", "100%": "100%25", "%C3%BC": "%C3%BC", "%e6%97%a5": "%E6%97%A5",
+    "\u00fc": "%C3%BC", "a%23b": "a%23b", "a%2Fb": "a%2Fb", "a%2Bb": "a%2Bb", "a+b": "a+b", "%FF": "%FF",
+    "a//b": "a//b", "a[1]": "a[1]",
+}  # fmt: skip
+
+
+def test_a_server_is_asked_for_the_name_in_the_url(server):
+    server.files |= {name: name.encode() for name in NAMES.values()}
+    ds = ps.from_files([url_of(server, name, "http") for name in NAMES])
+    assert [element["bytes"].tobytes().decode() for element in ds] == list(NAMES.values())
+
+
+def test_a_refused_method_is_not_a_missing_file(server):
+    server.rule = lambda number, headers: 405
+    with pytest.raises(ps.SourceError, match=r"records cannot be read: Object.*405 Method Not Allowed") as caught:
+        ps.from_files([url_of(server, protocol="http")])
+    assert "not there" not in str(caught.value)
+
+
+def test_an_answer_may_take_long_as_long_as_bytes_come(server, monkeypatch):
+    given, from_url = [], store.from_url
+    monkeypatch.setattr(store, "from_url", lambda *a, **b: given.append(b["client_options"]) or from_url(*a, **b))
+    for options, limits in ((None, {"read_timeout": "30s", "timeout": "15m"}), ({"timeout": "9s"}, {"timeout": "9s"})):
+        storage_options = None if options is None else {"client_options": options}
+        ps.from_files([url_of(server, protocol="http")], storage_options=storage_options)
+        assert limits.items() <= given.pop().items()
+
+
+def test_a_late_answer_is_said_to_be_late(server, monkeypatch):
+    gate = threading.Event()
+    monkeypatch.setattr(_remote, "PAUSES_S", ())
+    ds = ps.from_tfrecord(url_of(server, protocol="http"), storage_options={"client_options": {"read_timeout": "50ms"}})
+    server.rule = lambda number, headers: gate.wait(DEADLINE_S) and None
+    with pytest.raises(ps.SourceError, match=r"records cannot be read at byte .*: it timed out\.$"):
+        ds[0]
+    gate.set()
 
 
 @pytest.fixture

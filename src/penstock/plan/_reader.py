@@ -8,6 +8,7 @@ and is read-only afterwards.
 
 import itertools
 import math
+import os
 import sys
 import time
 from array import array
@@ -100,6 +101,7 @@ class OpenSources:
 
     def __init__(self, node: Node, share: float = 1.0) -> None:
         self._opened: dict[Hashable, tuple[Openable, Any]] = {}
+        self._pid = os.getpid()
         for each in walk(node):
             if (source := each.opens) is not None and (key := key_of(source)) not in self._opened:
                 if isinstance(source, Source):
@@ -112,8 +114,13 @@ class OpenSources:
         return self._opened[key_of(source)][1]
 
     def close(self) -> None:
-        """Closes what `open` returned, once. A source that is its own open form stays as it is."""
+        """Closes what `open` returned, once. A source that is its own open form stays as it is.
+
+        Not in a child of fork(): threads of the sources are missing there, and may have had their locks.
+        """
         opened, self._opened = self._opened, {}
+        if self._pid != os.getpid():
+            return
         for source, opened_source in opened.values():
             if opened_source is not source:
                 opened_source.close()

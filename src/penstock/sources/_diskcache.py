@@ -143,9 +143,10 @@ class DiskCache:
 
     def open(self) -> "CacheFolder | None":
         """Opens the folder, once in each process. None if it cannot be used; the log has the reason."""
-        key = self.folder, os.getpid()
         with _opening:
             try:
+                status = os.stat(_made(self.folder))  # several names of a folder, as by a link, lead to the same locks
+                key = status.st_dev, status.st_ino, os.getpid()
                 return _opened.get(key) or _opened.setdefault(key, CacheFolder(self.folder))
             except OSError as error:
                 _log.warning(
@@ -196,7 +197,7 @@ def _places(options: dict[str, Any]) -> Iterator[str]:
 
 @final
 class CacheFolder:
-    """An open cache in this process.
+    """An open cache in this process, which opens it once: to close a file drops all locks of the process on it.
 
     Raises:
         OSError: The folder cannot be made, or is another user's.
@@ -204,14 +205,8 @@ class CacheFolder:
 
     def __init__(self, folder: str) -> None:
         self._fd = -1
-        self.path = os.path.join(folder, f"penstock-blocks-{os.geteuid()}")
-        os.makedirs(folder, exist_ok=True)
-        with suppress(FileExistsError):
-            os.mkdir(self.path, 0o700)
-        status = os.lstat(self.path)
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-            raise PermissionError(errno.EPERM, f"{self.path} is not this user's alone (chmod 700)")
-        require_safe(self.path)
+        self._pid = os.getpid()
+        self.path = _made(folder)
         self._writing = os.path.join(self.path, "writing")
         os.makedirs(self._writing, exist_ok=True)
         keep_standard_numbers()
@@ -232,7 +227,7 @@ class CacheFolder:
             self._sweep()
 
     def __del__(self) -> None:
-        if self._fd >= 0:
+        if self._fd >= 0 and self._pid == os.getpid():  # in a child of fork() this would drop the child's locks
             os.close(self._fd)
 
     # Locks.
@@ -316,8 +311,12 @@ class CacheFolder:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that all processes have reserved."""
-        state = os.pread(self._fd, 8 * SLOT_COUNT, 0)
+        """The bytes that all processes have reserved. Beyond any limit if the disk does not say."""
+        try:
+            state = os.pread(self._fd, 8 * SLOT_COUNT, 0)
+        except OSError as error:
+            self._fail(error)
+            return _MOST_NBYTES
         return int(np.frombuffer(state, np.int64, len(state) // 8).sum())
 
     # Blocks.
@@ -431,7 +430,24 @@ class CacheFolder:
                     os.unlink(f"{self._writing}/{name}")
 
 
-_opened: "weakref.WeakValueDictionary[tuple[str, int], CacheFolder]" = weakref.WeakValueDictionary()
+def _made(folder: str) -> str:
+    """Makes the folder of blocks of this user, unless it is there, and returns its path.
+
+    Raises:
+        OSError: It cannot be made, or is another user's.
+    """
+    path = os.path.join(folder, f"penstock-blocks-{os.geteuid()}")
+    os.makedirs(folder, exist_ok=True)
+    with suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    status = os.lstat(path)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise PermissionError(errno.EPERM, f"{path} is not this user's alone (chmod 700)")
+    require_safe(path)
+    return path
+
+
+_opened: "weakref.WeakValueDictionary[tuple[int, int, int], CacheFolder]" = weakref.WeakValueDictionary()
 _opening = threading.RLock()  # reentrant: the collector may drop a folder while one is opened
 
 

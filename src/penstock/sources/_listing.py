@@ -182,7 +182,7 @@ def named(paths: Iterable[str]) -> FileList:
     numbers: list[npt.NDArray[np.int32]] = []
     several = iter(paths)
     while some := list(itertools.islice(several, 4096)):  # bounds the number of Python objects
-        split = [os.path.split(path) for path in some]
+        split = [_split(path) for path in some]
         for path, (_, name) in zip(some, split, strict=True):
             if not name:
                 raise ArgumentError(f"{path!r} is no path of a file.")
@@ -191,6 +191,12 @@ def named(paths: Iterable[str]) -> FileList:
         numbers.append(np.array([folders.setdefault(folder, len(folders)) for folder, _ in split], np.int32))
     folder_of = np.concatenate(numbers) if numbers else np.zeros(0, np.int32)
     return FileList("", os.getcwd(), Texts.of([packed(list(folders))]), folder_of, Texts.of(pieces))
+
+
+def _split(path: str) -> tuple[str, str]:
+    """As `os.path.split`, but `a//b` stays what it is: to a server another name than `a/b`."""
+    folder, name = os.path.split(path)
+    return (folder if len(folder) + 1 + len(name) == len(path) else path[: len(path) - len(name)]), name
 
 
 def below(root: str, options: StorageOptions | None) -> dict[str, tuple[int, str]]:

@@ -750,6 +750,9 @@ def _matches(path: str, options: StorageOptions | None) -> Sequence[File | str]:
         if not glob.has_magic(path):
             return [path]
         found = [each if isinstance(each, str) else File(*each, options) for each in matches(path, options)]
+        if not found:
+            with suppress(SourceError):  # the name of a file may have brackets
+                found = [described(path, options=options)]
     else:
         path = path.removeprefix("file://").removeprefix("local://")
         require_path(path)

@@ -8,8 +8,8 @@ A request that fails for a moment is repeated after growing pauses. Such failure
 failures are raised at once: a missing file, a refused one, an unexpected answer. `gcsfs` repeats the same requests,
 `s3fs` fewer, and fsspec's own HTTP none (2026.9).
 
-Waits. The wait for an answer ends by the client's timeout: 30 s for obstore, 5 minutes for HTTP by fsspec. For the
-pauses see `RetryBudget`.
+Waits. The wait for an answer ends by the client's timeout: for obstore 30 s without a byte, or 15 minutes; for HTTP by
+fsspec 5 minutes. For the pauses see `RetryBudget`.
 """
 
 import errno

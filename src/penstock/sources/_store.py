@@ -12,9 +12,10 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from functools import lru_cache
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple, final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
 from penstock.base._printable import keep_secret
@@ -24,7 +25,14 @@ _SCHEMES: Final = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "https", "
 _HTTP: Final = ("http", "https")
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _QUERY: Final = re.compile(r"\?\S+")
+_OTHER_ESCAPES: Final = re.compile(r"%(?!20|2[235]|3[cef]|5c|60|7[bd]|[89a-f])[0-9a-f]{2}", re.IGNORECASE)
+"""Escapes of characters that the client sends as they are, such as `%2F` and `%2B`: a server may tell them apart."""
+READ_TIMEOUT: Final = "30s"
+"""The longest time without a byte of an answer. Its whole may take longer: many share a slow line."""
+TIMEOUT: Final = "15m"
 _VARIABLES: Final = ("AWS_", "GOOGLE_", "AZURE_")
+_LOOKS: Final = 64
+"""Objects that are looked at in one moment."""
 _METADATA: Final = ("169.254.169.254", "metadata.google.internal", "Account must be specified")
 """Where clients look for credentials if there are none; and what Azure's says."""
 
@@ -97,15 +105,26 @@ class Listed(NamedTuple):
 def is_native(url: str) -> bool:
     """Whether `obstore` reads a URL, and not `fsspec`.
 
-    Not chained ones, those with a query, and protocols for which the program configured fsspec.
+    Not chained ones, those with a query, and protocols for which the program configured fsspec. Nor those for which
+    obstore would ask for another name: it drops empty parts of a path, and escapes what is escaped.
     """
     scheme, found, rest = url.partition("://")
-    if not found or scheme not in _SCHEMES or "::" in url or (scheme in _HTTP and ("?" in rest or "#" in rest)):
+    if not found or scheme not in _SCHEMES or "::" in url or "//" in rest:
+        return False
+    if scheme in _HTTP and ("?" in rest or "#" in rest or _OTHER_ESCAPES.search(rest) or not _is_text(rest)):
         return False
     config = sys.modules.get("fsspec.config")
     if config is not None and config.conf.get(scheme):
         return False
     return _has_obstore()
+
+
+def _is_text(escaped: str) -> bool:
+    try:
+        unquote(escaped, errors="strict")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 @lru_cache
@@ -156,7 +175,23 @@ def matches(pattern: str, options: StorageOptions | None) -> list[Listed] | None
                     yield Listed(root + meta["path"], int(meta["size"]), _version(meta))
 
     listed: list[Listed] = _asked(lambda: sorted(found()))
-    return listed
+    empty = [each for each in listed if not each.nbytes]
+    with ThreadPoolExecutor(max(1, min(_LOOKS, len(empty))), "penstock-list") as pool:
+        is_there = dict(zip(empty, pool.map(lambda each: _is_there(store, each.url[len(root) :]), empty), strict=True))
+    return [each for each in listed if each.nbytes or is_there[each]]
+
+
+def _is_there(store: Any, key: str) -> bool:
+    """Whether a listed object without bytes is no mark of a folder: `a/`, which the client lists as `a`."""
+    import obstore
+
+    try:
+        _asked(lambda: obstore.head(store, key))
+    except StoreError as error:
+        if error.status != 404:
+            raise
+        return False
+    return True
 
 
 def _regex(pattern: str) -> "re.Pattern[str]":
@@ -241,7 +276,8 @@ def _place(url: str, options: StorageOptions | None) -> tuple[Any, str]:
     """Returns the client of a bucket, one for all threads, and the key."""
     parts = urlsplit(url.replace("#", "%23").replace("?", "%3F"))
     root = f"{parts.scheme}://{parts.netloc}"
-    return _client(root, options, os.getpid(), _environment()), url[len(root) + 1 :]
+    key = url[len(root) + 1 :]
+    return _client(root, options, os.getpid(), _environment()), unquote(key) if parts.scheme in _HTTP else key
 
 
 def _environment() -> frozenset[tuple[str, str]]:
@@ -255,8 +291,9 @@ def _client(root: str, options: StorageOptions | None, pid: int, environment: fr
     from obstore.store import from_url
 
     given = {} if options is None else dict(options.values)
-    # Plain HTTP happens only where the URL or the endpoint says so. A total of 30 s for an answer is obstore's own.
-    client_options = {"allow_http": True, **given.pop("client_options", {})}
+    # Plain HTTP happens only where the URL or the endpoint says so.
+    limits = {"read_timeout": READ_TIMEOUT, "timeout": TIMEOUT}
+    client_options = {"allow_http": True, **limits, **given.pop("client_options", {})}
     if root.startswith("s3") and "credential_provider" not in given and _needs_boto3(given):
         from obstore.auth.boto3 import Boto3CredentialProvider
 
@@ -285,13 +322,28 @@ def _needs_boto3(given: dict[str, Any]) -> bool:
     return boto3.Session().get_credentials() is not None
 
 
+@cache
+def _asking_process() -> int:
+    """The process that has the threads of obstore: the first one that asks. Its children of fork() have them not."""
+    return os.getpid()
+
+
 def _asked(ask: Any) -> Any:
     """Calls obstore, and raises its errors as `StoreError`s."""
     import obstore.exceptions
 
+    if _asking_process() != os.getpid():  # obstore would wait for its threads without an end
+        raise StoreError(
+            400,
+            "this process is a child of fork(), and the threads of obstore, which had asked servers before, stayed in "
+            "its parent. Start processes by 'spawn' or 'forkserver', as with "
+            "DataLoader(multiprocessing_context='forkserver'), or read no URL before fork()",
+        )
     try:
         return ask()
     except FileNotFoundError as error:
+        if "status code: 405" in str(error):
+            raise StoreError(405, _words(error)) from None
         raise StoreError(404, f"it is not there ({_words(error)})") from None
     except obstore.exceptions.BaseError as error:
         status = _STATUS.search(str(error))
@@ -311,5 +363,6 @@ def _asked(ask: Any) -> Any:
 
 
 def _words(error: BaseException) -> str:
-    text = str(error).partition("\n\nDebug source")[0]
-    return _QUERY.sub("?...", " ".join(text.split())).rstrip(": ")
+    text, _, details = str(error).partition("\n\nDebug source")
+    said = _QUERY.sub("?...", " ".join(text.split())).rstrip(": ")
+    return said + ": it timed out" * ("kind: Timeout" in details)
