@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock import _check
 from penstock.plan._patches import Chunks, Patches
 
 SHAPE = (10, 12, 9)
@@ -153,6 +154,20 @@ def test_an_error_names_the_place_of_the_patch(executor, tmp_path):
         ds.loader(executor) as all,
     ):
         list(all)
+
+
+def test_a_patch_that_would_leave_the_array_has_no_values(tmp_path):
+    source = arrays_of("chunks", tmp_path).patches((4, 5, 3))._node.source.data
+    with pytest.raises(ps.SourceError, match=r"the patch at \[0, 0, 7\] of .*x\.h5/x leaves the array\."):
+        source.open().read_into(np.arange(6, 8), np.empty((2, 4, 5, 3), "int32"))
+    assert not _other_results(arrays_of("chunks", tmp_path).shuffle(1, window="chunks"))
+
+
+def _other_results(ds):
+    """What `check` finds of sources alone."""
+    found = {"nondeterministic": [], "differences": []}
+    _check._call_functions(ds._node, found)
+    return found["nondeterministic"]
 
 
 # ---------------------------------------------------------------------------------------------- by chunks

@@ -10,6 +10,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
+from penstock.base._errors import SourceError
 from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
 from penstock.memory._rows import Indices
@@ -97,9 +98,15 @@ class OpenBoxes:
         self._chunks: OrderedDict[tuple[int, ...], npt.NDArray[Any]] = OrderedDict()
 
     def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
-        """Reads patches, those that begin in one chunk together."""
+        """Reads patches, those that begin in one chunk together.
+
+        Raises:
+            SourceError: A patch would leave the array.
+        """
         source = self._source
         starts = np.stack(np.unravel_index(indices, source.shape), axis=1)
+        if (leaves := (starts + source.sizes > source.shape).any(axis=1)).any():
+            raise SourceError(f"{source.describe(int(indices[np.argmax(leaves)]))} leaves the array.")
         order = np.arange(len(starts))
         if source.chunk_shape is not None:
             order = np.lexsort((starts // source.chunk_shape).T[::-1])
