@@ -419,6 +419,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         MemoryError,
         r"Projected memory is 96 MiB, above memory_limit=64 MiB\. .* or a smaller prefetch \(prefetch=2 fits\)\.",
     ),
+    "memory of one element": (
+        lambda: ps.from_arrays(np.zeros((8, 1024, 1024))).batch(1).loader(memory_limit=32 * 2**20),
+        MemoryError,
+        r"Projected .* 6 slots of 8 MiB, .* One element of from_arrays\(.*\) alone takes 8 MiB\. If the data .*",
+    ),
     "len of an endless loader": (
         lambda: len(ps.range(3).repeat().batch(2).loader("inline")),
         TypeError,

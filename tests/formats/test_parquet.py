@@ -582,6 +582,22 @@ def test_a_thread_waits_until_there_is_room_for_what_it_needs(tmp_path, monkeypa
     assert list(opened._decoded) == [2]
 
 
+def test_structs_of_a_dictionary_have_their_fields(tmp_path):
+    structs = pa.array([{"a": "x", "b": 1}, {"a": "y", "b": 2}])
+    column = pa.DictionaryArray.from_arrays(pa.array([1, 0, None], pa.int8()), structs)
+    ds = dataset(saved(tmp_path / "a.arrow", pa.table({"x": column})), fill_null={"x.a": "-", "x.b": -1})
+    assert [element["x"] for element in ds] == [{"a": "y", "b": 2}, {"a": "x", "b": 1}, {"a": "-", "b": -1}]
+
+
+def test_a_footer_that_two_readers_read_in_two_ways_is_damaged(tmp_path, monkeypatch):
+    path, chunks = saved(tmp_path / "a.parquet", pa.table({"x": ["a", "b"]}), 1), _parquetfooter._chunks
+    monkeypatch.setattr(_parquetfooter, "_chunks", lambda *args: chunks(*args)[:1])
+    with pytest.raises(
+        ps.SourceError, match=r"a\.parquet is damaged: its footer has 1 row groups, and pyarrow finds 2"
+    ):
+        dataset(path)[0]
+
+
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
 @pytest.mark.usefixtures("leaves_nothing_behind")
 def test_null_is_an_error_that_names_row_and_column(tmp_path, name):

@@ -563,6 +563,33 @@ def test_a_bmp_of_os2_has_its_colours_in_every_mode() -> None:
     assert np.array_equal(pixels(data, "rgba"), np.dstack([photo(5, 7), np.full((5, 7), 255)]))
 
 
+def test_bits_of_colours_in_a_bmp_are_those_of_its_header_or_refused() -> None:
+    rgb = photo(5, 7)
+    usual, turned = (0xFF0000, 0xFF00, 0xFF), (0xFF000000, 0xFF0000, 0xFF00)
+
+    def written(info_nbytes: int, masks: tuple[int, int, int]) -> bytes:
+        rows = (rgb.astype(np.uint32) * [mask & -mask for mask in masks]).sum(-1, np.uint32)  # each at its lowest bit
+        info = struct.pack("<IiiHHIIiiIIIII", info_nbytes, 7, -5, 1, 32, 3, rows.nbytes, 0, 0, 0, 0, *masks)
+        head = info.ljust(info_nbytes, b"\0")
+        return struct.pack("<2sIHHI", b"BM", 0, 0, 0, 14 + len(head)) + head + rows.tobytes()
+
+    for info_nbytes in (40, 52, 56, 108, 124):
+        assert np.array_equal(pixels(written(info_nbytes, usual)), rgb)
+        if info_nbytes < 56:
+            with pytest.raises(
+                ImageError, match="in the bits ff000000, 00ff0000, 0000ff00 of a pixel, which its codec"
+            ):
+                pixels(written(info_nbytes, turned))
+        else:
+            assert np.array_equal(pixels(written(info_nbytes, turned)), rgb)
+        with pytest.raises(ImageError, match="in the bits 00ff0000, 0000ff00, 00000000 of a pixel"):
+            pixels(written(info_nbytes, (0xFF0000, 0xFF00, 0)))
+    info = struct.pack("<IiiHHIIiiII", 40, 4, 1, 1, 8, 0, 4, 0, 0, 2, 0)
+    data = struct.pack("<2sIHHI", b"BM", 66, 0, 0, 58) + info + bytes([3, 2, 1, 0, 6, 5, 4, 0]) + b"\0\1\1\0"
+    with pytest.raises(ImageError, match="a damaged BMP: its header says that the pixels begin within the palette"):
+        pixels(data)
+
+
 def test_a_tiff_without_alpha_is_the_same_with_alpha() -> None:
     tifffile = pytest.importorskip("tifffile")
     grey, colours = photo(9, 11, 1)[..., 0].astype(np.uint16) * 257, photo(9, 11).astype(np.uint16) * 257

@@ -482,6 +482,8 @@ def values_of(batch: Any, leaf: Leaf, first: int = 0) -> Any:
 
 def field_of(values: Any, name: str) -> Any:
     """A field of structs, or of the structs in lists; null where the struct or the list is null."""
+    if kinds.is_dictionary(values.type):
+        values = values.dictionary_decode()
     kind = values.type
     if kinds.is_null(kind):
         return values

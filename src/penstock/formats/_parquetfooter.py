@@ -135,7 +135,7 @@ def _place(facts: dict[int, Any]) -> tuple[int, int]:
 
 
 def stored_chunks(
-    file: File, numbers: Mapping[tuple[str, ...], int], types: Mapping[str, Any]
+    file: File, numbers: Mapping[tuple[str, ...], int], types: Mapping[str, Any], group_count: int
 ) -> Mapping[tuple[str, ...], Sequence[ColumnChunk]]:
     """Returns what the footer says of the column chunks, if they are of any size, or may be encrypted.
 
@@ -146,6 +146,10 @@ def stored_chunks(
     if all(map(_is_of_one_size, types.values())) and _COLUMN_KEY.search(footer) is None:
         return {}
     groups = _chunks(file.url, footer)
+    if len(groups) != group_count:
+        raise SourceError(
+            f"{file.url} is damaged: its footer has {len(groups)} row groups, and pyarrow finds {group_count}."
+        )
     if any(len(group) <= max(numbers.values(), default=-1) for group in groups):
         raise SourceError(f"{file.url} is damaged: a row group in its footer lacks a column.")
     found = {path: [group[number] for group in groups] for path, number in numbers.items()}

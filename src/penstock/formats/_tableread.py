@@ -111,7 +111,7 @@ def read_facts(kind: Kind, file: File, columns: Sequence[str] | None) -> Footer:
         if unlikely := [count for count in rows if not 0 <= count <= MOST_ROWS]:
             raise SourceError(f"{file.url} is damaged: a row group has {unlikely[0]:,} rows.")
         numbers = {path: number for path, number in stored_numbers(schema).items() if path[0] in types}
-        return Footer(schema.names, types, rows, stored=stored_chunks(file, numbers, types))
+        return Footer(schema.names, types, rows, stored=stored_chunks(file, numbers, types, len(rows)))
 
 
 def _require_sound(kind: Any) -> None:

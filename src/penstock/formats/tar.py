@@ -96,7 +96,9 @@ class TarSource(FilesSource):
             for _, members in itertools.groupby(_members(file), key=lambda member: member[0]):
                 return [field for _, field, _, _ in members]
         more = " and the others" * (len(self.files) > 1)
-        raise SourceError(f"There are no samples in {self.files[0].url}{more}.")
+        raise SourceError(
+            f"There are no samples in {self.files[0].url}{more}: no files with an ending in their names, as in 7.jpg."
+        )
 
     @cached_property
     def element_spec(self) -> Tree:

@@ -48,7 +48,8 @@ _AHEAD_NBYTES: Final = 256 << 20
 _NO_ROWS: Final = np.empty(0, np.int64)
 _FRAMES_OF_DECODER: Final = 20
 """Frames that a decoder holds at most: 16 that others refer to, and those under way."""
-_MOST_PIXELS: Final = 1 << 27
+_MOST_PIXELS: Final = 1 << 26
+"""Of a frame. Its memory is taken when a film is opened: FFmpeg decodes the first for what no header says."""
 _UNKNOWN_COUNT: Final = 1 << 30
 """The frames of an AVI that FFmpeg writes into a pipe."""
 _NO_SEEK: Final = np.iinfo(np.int64).min
@@ -164,7 +165,6 @@ def _opened(file: File, *, is_read_whole: bool = False, **options: str) -> Itera
     with file.stream() if is_read_whole else file.scan() as data:
         # FFmpeg gets bytes and no name, and so opens no other file.
         options |= {"format_whitelist": _SAFE_FORMATS if _version() < 17 else _FORMATS, "protocol_whitelist": "none"}
-        # It decodes the first frames when it opens a film, for what the head does not say.
         options |= (limits := {"max_pixels": str(_MOST_PIXELS)})
         # Titles that are no text are no error, and from 19 on PyAV takes them of itself.
         errors: Any = {"metadata_errors": "replace"} if _version() < 19 else {}

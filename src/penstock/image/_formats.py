@@ -266,8 +266,25 @@ def _gif(data: memoryview, head: bytes) -> Header:
 def _bmp(data: memoryview, head: bytes) -> Header:
     (info_nbytes,) = struct.unpack_from("<I", head, 14)
     width, height = struct.unpack_from("<HH" if info_nbytes == 12 else "<ii", head, 18)
+    if info_nbytes >= 40:
+        _require_usual_colours(data, info_nbytes)
     # A negative height means rows from top to bottom. A header of 12 bytes is OS/2's, which has no alpha.
     return Header("BMP", abs(height), width, is_opaque=info_nbytes == 12)
+
+
+def _require_usual_colours(data: memoryview, info_nbytes: int) -> None:
+    """Refuses a BMP whose colours OpenCV looks for at another place than its header says."""
+    bits, kind = struct.unpack_from("<HI", data, 28)
+    (start,), (count,) = struct.unpack_from("<I", data, 10), struct.unpack_from("<I", data, 46)
+    if bits <= 8 and start < 14 + info_nbytes + 4 * count:
+        raise ImageError("a damaged BMP: its header says that the pixels begin within the palette. Fetch it again.")
+    if bits == 32 and kind == 3:
+        masks = struct.unpack_from("<III", data, 54)
+        if 0 in masks or (info_nbytes < 56 and masks != (0xFF0000, 0xFF00, 0xFF)):
+            raise ImageError(
+                f"a BMP whose colours are in the bits {', '.join(f'{each:08x}' for each in masks)} of a pixel, which "
+                "its codec reads as others. Convert it to PNG."
+            )
 
 
 def _webp(data: memoryview, head: bytes) -> Header:

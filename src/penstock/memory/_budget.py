@@ -147,7 +147,7 @@ class Budget:
                 f"{size_text(PARENT_NBYTES)} here"
             )
         nbytes, step = self.largest_element
-        if nbytes > limit and largest in (ring, "scratch memory of the workers"):
+        if max(1, self.slot_count) * nbytes > limit and largest in (ring, "scratch memory of the workers"):
             cure += f". One element of {step} alone takes {size_text(nbytes)}. {LYING_HEADER}"
         and_overhead = f" and {size_text(overhead)} for {processes}" if overhead else ""
         raise MemoryLimitError(
