@@ -32,7 +32,7 @@ _SIZES: Final = re.compile(
 )
 """What libsndfile notes about a header that says another size than the file has. A WAV says one more, "RIFF", which
 many writers leave wrong."""
-_UNKNOWN_NBYTES: Final = (range(0x7FFF0000, 0x80000001), range(0xFFFF0000, 1 << 32), range(1 << 62, 1 << 64))
+_UNKNOWN_NBYTES: Final = (range(0x7F000000, 0x80000001), range(0xFFFF0000, 1 << 32), range(1 << 62, 1 << 64))
 """Sizes in the headers of writers that did not know it, because they wrote into a pipe."""
 _OGG_STREAM: Final = re.compile(r"Stream serialno : (-?\d+)")
 _MOST_OGG_PAGE: Final = 65_307
