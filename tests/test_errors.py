@@ -327,7 +327,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         (
             r"shard=\(0, 2\) divides the rows of each batch, but elements of this dataset are \(2, None\) int64, "
             r"whose size is not known ahead\. Pad to one: padded_batch\(padded_shapes=\)\. "
-            r"Or take the rows of this process in a map\(\) of the batch: array\[0::2\]\."
+            r"Or divide elements before they are put in batches: ds\.shard\(0, 2\)\."
         ),
     ),
     "shards of buckets": (
@@ -343,7 +343,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         (
             r"shard=\(0, 2\) divides the rows of each batch, but elements of this dataset are \(2, None\) int64, "
             r"whose size is not known ahead\. Pad to one: bucket_by_length\(padded_shapes=\)\. "
-            r"Or take the rows of this process in a map\(\) of the batch: array\[0::2\]\."
+            r"Or divide elements before they are put in batches: ds\.shard\(0, 2\)\."
         ),
     ),
     "shards that do not divide": (

@@ -541,10 +541,9 @@ def require_shares(node: Node, share: Share, *, stands_alone: bool = True) -> No
     if 0 in sizes or (len(sizes) > 1 and not are_side_by_side(node)):
         cure = "without a common first axis. Put batch() last."
         if any(leaf.shape and not leaf.is_bounded for leaf in leaves):
-            cure = (
-                f"whose size is not known ahead. Pad to one: {padding_verb(node)}(padded_shapes=). Or take the rows of "
-                f"this process in a map() of the batch: array[{index}::{count}]."
-            )
+            cure = f"whose size is not known ahead. Pad to one: {padding_verb(node)}(padded_shapes=)."
+            if count > 1:
+                cure += f" Or divide elements before they are put in batches: ds.shard({index}, {count})."
         raise ArgumentError(
             f"{name} divides the rows of each batch, but elements of this dataset are {node.spec}, {cure}"
         )
