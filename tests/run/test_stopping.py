@@ -194,6 +194,31 @@ def test_close_ends_a_consumer_that_waits() -> None:
     assert not workers()
 
 
+def test_close_ends_the_workers_below_steps_that_run_inline() -> None:
+    here = threading.Lock()  # which cannot travel
+    gate = Gate(40)
+
+    def drawing(x: Any) -> Any:
+        with here:
+            return x + np.random.randint(9)
+
+    def held(x: Any) -> Any:
+        with here:
+            pass
+        return gate(x)
+
+    int64 = ps.ArraySpec((), "int64")
+    loader = ps.range(99).map(held, element_spec=int64).filter(bool).map(drawing, element_spec=int64).batch(2).loader()
+    next(iter(loader))
+    gate.wait_for(40)
+    closer = threading.Thread(target=loader.close)
+    closer.start()
+    gate.open()
+    closer.join(DEADLINE_S)
+    assert not workers()
+    assert mapping_count() == 0
+
+
 def test_close_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock._loader.CLOSE_WAIT_S", 0.05)
     gate = Gate(1, 2, 3)

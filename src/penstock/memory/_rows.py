@@ -255,6 +255,10 @@ class Window:
             out.take(slice(start, start + count)).copy_from(span.cut(row, row + count), count)
             start += count
 
+    def release(self) -> None:
+        """Drops the spans. Nothing is read any more."""
+        self._spans = []
+
 
 def make_read_only(leaves: list[Any]) -> list[Any]:
     """Makes the arrays among some leaves read-only; returns the leaves."""

@@ -249,14 +249,22 @@ class Feed(LocalClient):
         self.request_stop()
         ends_at = time.monotonic() + timeout_s
         ended = self._executor.join(timeout_s)
-        for stage in self._stages.values():
-            ended &= stage.delivery.close(max(0.0, ends_at - time.monotonic()))
+        ended &= close_stages(self._stages, max(0.0, ends_at - time.monotonic()))
         if ended:
             self._close_runners()
             for slot in list(self._places):
                 self._release_places(slot)
             self.ring.release()
         return ended
+
+
+def close_stages(stages: Mapping[int, Stage], timeout_s: float) -> bool:
+    """Stops the workers of stages, and waits for them. Returns whether all ended."""
+    ends_at = time.monotonic() + timeout_s
+    for stage in stages.values():
+        stage.delivery.request_stop()
+    ended = [stage.delivery.close(max(0.0, ends_at - time.monotonic())) for stage in stages.values()]
+    return all(ended)
 
 
 def feed_lanes(

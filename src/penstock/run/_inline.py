@@ -20,7 +20,7 @@ from penstock.memory._ring import Ring
 from penstock.plan._node import Node, walk
 from penstock.report._lanes import Lane
 from penstock.run._consumer import END_OF_EPOCH, DeliveryBase
-from penstock.run._feed import Stage, feed_lanes
+from penstock.run._feed import Stage, close_stages, feed_lanes
 from penstock.run._lanes import lane_of
 from penstock.run._quarantine import Quarantine
 from penstock.run._unit_runner import UnitRunner
@@ -68,7 +68,7 @@ class InlineDelivery(DeliveryBase):
 
     @property
     def stop_workers(self) -> Callable[[], object]:
-        """There are none."""
+        """There are none; those of stages stop when they are dropped (`_start.py`)."""
         return bool
 
     def seek(self, position: Position, consumed: int = -1) -> None:
@@ -197,12 +197,11 @@ class InlineDelivery(DeliveryBase):
         return [both, *stages]  # steps that move what was read are no work of their own
 
     def _join(self, timeout_s: float) -> bool:
+        ended = self._stream is None or self._stream.close(timeout_s)
         self._runner.close()
-        if self._stream is not None:
-            self._stream.close()
         self._program.sources.close()
         self.ring.release()
-        return True
+        return ended
 
 
 @final
@@ -220,8 +219,7 @@ class _Stream:
         self._stages = stages
         self._layout = program.layout
         self._ring = Ring(program.spec, program.layout.slot_count, 0, None, step_count=program.step_count)
-        self._slot = self._ring.rows(0)
-        self.window = self._layout.window([self._slot])
+        self.window = self._layout.window([self._ring.rows(0)])
         self._runner = UnitRunner(program, self._ring, isolation=seeded_globals, inputs=stages, timeout_s=timeout_s)
         self._generation = 0
         self.begin(0, 0, -1)
@@ -245,7 +243,7 @@ class _Stream:
         self._generation += 1
         end = min(size, row + stop - self.filled)
         result = self._runner.run(Unit(self._epoch, span, row, end, 0, self._generation, origin=self._origin))
-        filled, is_last, _ = self._layout.marks(self._slot).tolist()
+        filled, is_last, _ = self._layout.marks(self._ring.rows(0)).tolist()
         self.filled = span * size + filled
         if is_last:
             self.length = self.filled
@@ -254,15 +252,16 @@ class _Stream:
     def consumed(self, node: Node, index: int) -> int:
         """Returns how far the input was read for a batch; -1 if it needed nothing."""
         first, stop = needed(node, index)
-        return int(self._layout.consumed(self._slot)[(stop - 1) % self._layout.size]) if stop > first else -1
+        return int(self._layout.consumed(self._ring.rows(0))[(stop - 1) % self._layout.size]) if stop > first else -1
 
     def lanes(self, delivered: float, first: int) -> list[Lane]:
         """See `DeliveryBase.lanes`."""
         return feed_lanes(self._program.node, self._ring, self._stages, delivered, first, reach=None)
 
-    def close(self) -> None:
-        """Closes the stream, and frees the span."""
-        for stage in self._stages.values():
-            stage.delivery.close(0.0)
+    def close(self, timeout_s: float) -> bool:
+        """Closes the stream and its stages, and frees the span. Returns whether the workers of the stages ended."""
+        ended = close_stages(self._stages, timeout_s)
         self._runner.close()
+        self.window.release()
         self._ring.release()
+        return ended
