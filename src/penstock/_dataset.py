@@ -1950,7 +1950,7 @@ class Dataset(NoArray):
     def to_tf(self, *, training: bool = True, **loader_options: Any) -> Any:
         """Makes a `tf.data.Dataset`, with static shapes and known cardinality, and an attribute `loader`.
 
-        `get_state`, `set_state`, `report` and `close` of that loader are methods of it, too.
+        `get_state`, `set_state`, `report`, `counters` and `close` of that loader are methods of it, too.
 
         Each iteration of it is the next epoch of the loader, or the rest of one after `loader.set_state`. Text becomes
         `tf.string`, an axis of `None` stays one. What `map`, `prefetch` and the like make of it has no such attribute.

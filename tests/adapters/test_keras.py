@@ -180,6 +180,16 @@ def test_an_endless_dataset_without_steps_is_refused():
         compiled_model().fit(adapter, verbose=0)
 
 
+@pytest.mark.parametrize("steps", [-1, 2.5, np.float64(3)])
+def test_steps_that_are_no_number_of_batches_are_refused(steps):
+    text = r"Keras was given .*(-1|2\.5|3\.0).* steps .* is no number of batches\. Write a whole number"
+    model, held_out = compiled_model(), numbered().to_keras(training=False)
+    with pytest.raises(ps.ArgumentError, match=text):
+        model.fit(numbered().to_keras(), steps_per_epoch=steps, verbose=0)
+    with pytest.raises(ps.ArgumentError, match=text):
+        model.predict(held_out, steps=steps, verbose=0)
+
+
 def test_evaluate_and_predict_start_with_epoch_0_each_time():
     ds = numbered()
     adapter, model = ds.to_keras(training=False), recording_model()

@@ -1,10 +1,12 @@
 """What a batch is to Keras, whose memory it is, and how an adapter ends, on the backend that KERAS_BACKEND names."""
 
+import collections
 import gc
 import re
 import threading
 import warnings
 import weakref
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -127,6 +129,50 @@ def test_losses_of_several_outputs_are_means_of_samples_with_a_short_batch_too()
     for _ in range(2):
         said = model.evaluate(ds.to_keras(training=False), verbose=0, return_dict=True)
         assert {name: said[name] for name in means} == pytest.approx(means, rel=1e-4)
+
+
+def test_a_named_tuple_is_a_tuple():
+    import keras
+
+    class Pair(NamedTuple):
+        x: Any
+        y: Any
+
+    x = np.arange(20, dtype=np.float32).reshape(10, 2) / 10
+    y = {"a": x[:, :1] ** 2, "b": np.ones((10, 1), np.float32)}
+    inputs = keras.Input((2,))
+    model = keras.Model(inputs, {name: keras.layers.Dense(1, name=name)(inputs) for name in y})
+    model.compile("sgd", {"a": "mse", "b": "mse"})
+    plain = ps.from_arrays((x, y)).batch(4)
+    measured = [
+        model.evaluate(ds.to_keras(training=False, uneven=uneven), verbose=0)
+        for ds in (plain, plain.map(lambda e: Pair(*e)))
+        for uneven in ("refuse", "mask")
+    ]
+    np.testing.assert_allclose(measured, measured[:1] * 4, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ("label image", "take 'label' of this named tuple for x: .* second: map(lambda e: (e.image, e.label))."),
+        ("image text y", "'y' .* for sample_weight: .* map(lambda e: ((e.image, e.text), e.y))."),
+    ],
+)
+def test_a_named_tuple_with_the_targets_in_another_place_is_refused(names, text):
+    kind = collections.namedtuple("Sample", names)
+    with pytest.raises(ps.SpecError, match=re.escape(text).replace(r"\.\*", ".*")):
+        ps.from_arrays(kind(*[np.zeros((6, 2))] * len(kind._fields))).batch(2).to_keras(training=False)
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="the other backends have 64 bits")
+def test_integers_that_do_not_fit_32_bits_are_refused_and_not_wrapped():
+    ids, model = np.arange(8)[:, None], recording_model()
+    assert model.predict(ps.from_arrays(ids).batch(4).to_keras(training=False), verbose=0).shape == (8, 1)
+    ids[6] = 2**40
+    with pytest.raises(ps.SpecError, match=r"batch\[0\] has values from 4 to 1099511627776, which do not fit int32"):
+        model.fit(ps.from_arrays((ids, ids)).batch(4).to_keras(), verbose=0)
+    assert len(model.trained) == 1
 
 
 def test_class_weight_is_what_keras_makes_of_it_for_arrays():

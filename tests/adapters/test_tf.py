@@ -214,6 +214,7 @@ def test_state_is_that_of_the_loop_and_the_first_epoch_after_it_is_the_rest(tf):
         assert made.loader.get_state()["position"] == taken % 3  # tf.data reads nothing ahead
         if taken == 2:
             state = made.loader.get_state()
+    assert made.counters() == made.loader.counters()
     made.loader.close()
     again = ds.to_tf(workers=1)
     again.loader.set_state(state)

@@ -189,6 +189,8 @@ def test_devices_that_are_not_there_are_refused():
         pairs().to_torch(device="gpu")
     with pytest.raises(ps.ArgumentError, match=r"device='cuda:64' is not there: torch .* finds \d CUDA devices"):
         pairs().to_torch(device="cuda:64")
+    with pytest.raises(ps.ArgumentError, match=r"device='xpu:64' is not there: .* Leave device= out"):
+        pairs().to_torch(device="xpu:64")
 
 
 def test_pinning_without_a_device_to_pin_for_warns_as_torch_does():
@@ -389,7 +391,7 @@ def test_elements_come_by_index_and_are_writable_tensors():
     assert [element["y"].item() for element in dataset] == list(range(20))
 
 
-@pytest.mark.parametrize("index", [1.5, "a", None, slice(0, 2)])
+@pytest.mark.parametrize("index", [1.5, "a", None, slice(0, 2), True, [0, 1], np.arange(2)])
 def test_what_is_no_integer_is_no_index(index):
     import torch
 
@@ -398,8 +400,14 @@ def test_what_is_no_integer_is_no_index(index):
     dataset = MapDataset(ps.range(10))
     assert dataset[np.int64(3)] == dataset[torch.tensor(3)] == 3
     assert dataset.__getitems__([]) == []
-    with pytest.raises(ps.ArgumentTypeError, match=r"^An index of a MapDataset is an integer, but \["):
+    with pytest.raises(ps.ArgumentTypeError, match=r"^An index of a MapDataset is an integer, but \[.*batch_sampler="):
         dataset[index]
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.5, "1", None])
+def test_what_is_no_number_of_an_epoch_is_refused(epoch):
+    with pytest.raises(ps.ArgumentError, match=r"set_epoch\(.*\) is no epoch: it is an integer of at least 0"):
+        mapped(ps.range(10)).set_epoch(epoch)
 
 
 def test_several_elements_are_read_at_once():

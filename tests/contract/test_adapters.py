@@ -86,13 +86,11 @@ class _Keras:
 
     def element_spec(self, adapter):
         spec = adapter.loader.element_spec
-        return (
-            spec
-            if BACKEND != "torch"
-            else _mapped(lambda leaf: ArraySpec(leaf.shape, self.arrives_as(leaf.dtype)), spec)
-        )
+        return _mapped(lambda leaf: ArraySpec(leaf.shape, self.arrives_as(leaf.dtype)), spec)
 
     def arrives_as(self, dtype):
+        if BACKEND == "jax":
+            return _Jax().arrives_as(dtype)
         # torch hardly computes with uint32, so Keras widens it.
         return np.dtype(np.int64) if (BACKEND, dtype) == ("torch", np.uint32) else dtype
 

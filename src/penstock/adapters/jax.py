@@ -75,12 +75,7 @@ class JaxAdapter(EpochAdapter):
         return Epoch(self.loader, self._put, self._arrived, self._ahead_count)
 
     def _put(self, batch: Tree) -> list[Any]:
-        leaves = [
-            _fitting(leaf, _arriving_dtype(spec.dtype), name)
-            for leaf, spec, name in zip(
-                _tree.flatten_like(self._spec.structure, batch), self._spec.leaves, self._names, strict=True
-            )
-        ]
+        leaves = list(map(fitting, _tree.flatten_like(self._spec.structure, batch), self._names))
         if self._share is None:
             # Given a place for each leaf, or a device in place of its sharding, JAX takes twice as long.
             arrays: list[Any] = jax.device_put(leaves, self._place)
@@ -203,13 +198,18 @@ def _arriving_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return found
 
 
-def _fitting(leaf: Any, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:
-    """The leaf itself, or a copy in the dtype of 32 bits that JAX would make of it without looking at the values.
+def fitting(leaf: Any, name: str) -> npt.NDArray[Any]:
+    """Returns the leaf, or a copy in the dtype of 32 bits that JAX would make of it without looking at the values.
+
+    Args:
+        leaf: An array or a number of a batch.
+        name: Its place there, such as `['x']`.
 
     Raises:
         SpecError: An integer does not fit.
     """
     array = np.asarray(leaf)
+    dtype = _arriving_dtype(array.dtype)
     if array.dtype == dtype:
         return array
     if dtype.kind in "iu" and array.size:

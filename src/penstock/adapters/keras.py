@@ -36,9 +36,10 @@ from penstock.adapters._class_weight import ClassWeights
 from penstock.adapters._dtypes import require_dtypes
 from penstock.adapters._epochs import LoaderAdapter
 from penstock.adapters._filled import FilledUp
+from penstock.base._arguments import as_int
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SpecError, StateError
 from penstock.base._spec import ArraySpec, Spec
-from penstock.base._tree import Tree, flatten, flatten_like
+from penstock.base._tree import Tree, flatten, flatten_like, paths
 from penstock.memory._slot import ALIGNMENT_NBYTES
 from penstock.plan._batch import are_side_by_side, remainders
 
@@ -47,10 +48,10 @@ UNKNOWN_SIZE: Final = 64
 takes this one: it is larger than most kernels, and can be halved six times."""
 
 TARGETS: Final = ("label", "labels", "target", "targets", "y")
-"""Keys of a dict that are taken for targets."""
+"""Keys of a dict, and fields of a named tuple, that are taken for targets."""
 
-Convert = Callable[[npt.NDArray[Any]], Any]
-"""Makes a framework's tensor of a leaf of a batch."""
+Convert = Callable[[npt.NDArray[Any], str], Any]
+"""Makes a framework's tensor of a leaf of a batch, given its place in the batch, such as `[0]`."""
 
 
 @final
@@ -99,6 +100,7 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
             self._spec = _with_weights(delivered)
             element = delivered.tree[0]
             self._own_weight_count = len(flatten(_own_weights(element))[0])
+        self._names = paths(self._spec.structure)
         _require_batches(self._spec, have_several_sizes=are_side_by_side(loader.arrangement.plan))
         if not loader.progress.same_epoch:
             _require_targets_apart(self._spec.tree)
@@ -121,8 +123,9 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
         """Batches in an epoch; None where Keras is to go by the steps that `fit` was given.
 
         Raises:
-            ArgumentError: Keras asks for a `fit` that would never end, that was given what Keras would drop, that
-                trains on this and measures on it, too, or that shares batches out which its devices do not divide.
+            ArgumentError: Keras asks for a `fit` that would never end, that was given what Keras would drop or steps
+                that are no number, that trains on this and measures on it, too, or that shares batches out which its
+                devices do not divide.
         """
         frame = sys._getframe(1)
         frames.require_nothing_dropped(frame)
@@ -130,6 +133,11 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
         frames.require_own_data(frame, self)
         length, asking = self._count(self.loader.length, frame), frames.asking(frame)
         steps = asking.steps_per_epoch if asking is not None else None
+        if steps is not None and ((number := as_int(steps)) is None or number < 0):
+            raise ArgumentError(
+                f"Keras was given {steps!r} steps (steps_per_epoch=, validation_steps= or steps=), which is no number "
+                "of batches. Write a whole number of at least 1, or leave it out for whole epochs."
+            )
         if asking is not None:
             full = {size for size in _sizes(self._spec) if size is not None}
             takes_all = not steps or (length is not None and steps >= length and not frames.runs_on(frame))
@@ -204,13 +212,15 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
         return _Feed(self)
 
     def get_jax_iterator(self) -> Iterator[Tree]:
-        """Batches that JAX takes."""
+        """Batches that JAX takes, with integers that keep their values where its 64-bit numbers are off."""
         import jax
+
+        from penstock.adapters.jax import fitting
 
         on_cpu = jax.default_backend() == "cpu"
         # Then Keras moves each batch to the device while the model works on the one before.
         reads_ahead = not on_cpu and keras.distribution.distribution() is None
-        return _Pass(self, _as_numpy, sys._getframe(1), reads_ahead=reads_ahead)
+        return _Pass(self, fitting, sys._getframe(1), reads_ahead=reads_ahead)
 
     def get_torch_dataloader(self) -> Iterator[Tree]:
         """Batches of torch tensors, on Keras's device. No `DataLoader`, for which Keras has no need."""
@@ -362,7 +372,7 @@ class _Pass(Iterator[Tree]):
         counts = list(map(len, leaves))
         if self._epoch is not None and counts != self._rows:  # full batches were checked before the first
             _require_divisible(set(counts))
-        tensors: Tree = self._spec.structure.unflatten(map(self._convert, leaves))
+        tensors: Tree = self._spec.structure.unflatten(map(self._convert, leaves, self._adapter._names))
         if self._weights is not None:
             x, y, *others = tensors
             labels = leaves[-2] if others else leaves[-1]
@@ -370,9 +380,9 @@ class _Pass(Iterator[Tree]):
                 weights = np.ones(len(labels), np.float32)
             else:
                 weights = self._weights.of(labels, "batch {1} of epoch {0}".format(*self._drawn_from))
-            tensors = x, y, self._convert(weights * leaves[-1] if others else weights)
+            tensors = x, y, self._convert(weights * leaves[-1] if others else weights, "[2]")
         is_short = any(full not in (None, count) for full, count in zip(self._rows, counts, strict=True))
-        if self._for_trainer and type(tensors) is tuple and is_short:
+        if self._for_trainer and isinstance(tensors, tuple) and is_short:
             # A list, so that TensorFlow traces a separate step for the short batch. For a tuple it would trace one step
             # for any number of rows. In that step Keras counts a batch as one sample when it averages the losses of
             # several outputs.
@@ -433,11 +443,11 @@ def _say_nothing() -> None:
 # What frameworks get.
 
 
-def _as_numpy(leaf: npt.NDArray[Any]) -> Any:
+def _as_numpy(leaf: npt.NDArray[Any], _: str) -> Any:
     return leaf
 
 
-def _as_tensorflow(leaf: npt.NDArray[Any]) -> Any:
+def _as_tensorflow(leaf: npt.NDArray[Any], _: str) -> Any:
     """An eager tensor that shares the leaf's memory and keeps its lease, where TensorFlow can; otherwise a copy."""
     import tensorflow as tf
 
@@ -447,7 +457,7 @@ def _as_tensorflow(leaf: npt.NDArray[Any]) -> Any:
     return tf.experimental.dlpack.from_dlpack(leaf.__dlpack__())
 
 
-def _as_torch(leaf: npt.NDArray[Any]) -> Any:
+def _as_torch(leaf: npt.NDArray[Any], _: str) -> Any:
     """A tensor that shares the leaf's memory and keeps its lease on a CPU; a copy on another device."""
     from penstock.adapters.torch import tensor_of
 
@@ -549,7 +559,7 @@ def _with_weights(spec: Spec) -> Spec:
         ArgumentError: There are no targets, or weights that are no numbers.
     """
     element, weights = spec.tree
-    if type(element) is not tuple or len(element) not in (2, 3):
+    if not isinstance(element, tuple) or len(element) not in (2, 3):
         raise ArgumentError(
             "uneven= gives each element a weight, which Keras takes as (x, y, sample_weight). So elements are (x, y), "
             f"or (x, y, sample_weight); here they are {element}."
@@ -595,7 +605,7 @@ def _require_batches(spec: Spec, *, have_several_sizes: bool) -> None:
             f"{cure}"
         )
     tree = spec.tree
-    targets = flatten(tree[1])[0] if type(tree) is tuple and len(tree) > 1 else []
+    targets = flatten(tree[1])[0] if isinstance(tree, tuple) and len(tree) > 1 else []
     text = next((leaf for leaf in targets if leaf.dtype.kind in "SU"), None)
     if text is not None:
         raise SpecError(
@@ -609,4 +619,14 @@ def _require_batches(spec: Spec, *, have_several_sizes: bool) -> None:
             f"Keras takes x, (x, y) or (x, y, sample_weight), but an element of this dataset is a tuple "
             f"of {len(tree)}: {spec}. Put inputs into a dict or a tuple of their own: "
             "map(lambda e: ((e[0], e[1]), e[2]))."
+        )
+    names: tuple[str, ...] = getattr(tree, "_fields", ())
+    target = next((name for name in names if name in TARGETS), None)
+    if target is not None and len(names) > 1 and names[1] not in TARGETS:
+        inputs = [f"e.{name}" for name in names if name != target]
+        x = inputs[0] if len(inputs) == 1 else f"({', '.join(inputs)})"
+        role = ("x", "y", "sample_weight")[names.index(target)]
+        raise SpecError(
+            f"Keras takes x, (x, y) or (x, y, sample_weight) by place, and would take {target!r} of this named tuple "
+            f"for {role}: {spec}. Put the targets second: map(lambda e: ({x}, e.{target}))."
         )

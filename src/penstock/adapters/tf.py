@@ -41,8 +41,8 @@ def to_dataset(loader: Loader) -> Any:
     """Makes a `tf.data.Dataset` of what a loader delivers; each iteration of it is the loader's next epoch.
 
     Args:
-        loader: Its attribute `loader`, whose `get_state`, `set_state`, `report` and `close` are its own, too. The
-            dataset is the one that iterates it.
+        loader: Its attribute `loader`, whose `get_state`, `set_state`, `report`, `counters` and `close` are its own,
+            too. The dataset is the one that iterates it.
 
     Raises:
         SpecError: A leaf has a dtype that TensorFlow does not know.
@@ -79,7 +79,7 @@ def to_dataset(loader: Loader) -> Any:
     dataset = dataset.with_options(options)
     dataset.__class__ = _without_items(type(dataset))  # type: ignore[arg-type]  # a class is hashable
     dataset.loader = loader
-    for name in ("get_state", "set_state", "report", "close"):
+    for name in ("get_state", "set_state", "report", "counters", "close"):
         setattr(dataset, name, getattr(loader, name))
     return dataset
 

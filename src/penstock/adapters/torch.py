@@ -25,7 +25,7 @@ from penstock._loader import Loader
 from penstock.adapters._dtypes import require_dtypes
 from penstock.adapters._epochs import Epoch, EpochAdapter
 from penstock.adapters._torch_device import CudaRuntime, PinnedRing, is_tensor
-from penstock.base._arguments import refuse_attribute
+from penstock.base._arguments import as_int, refuse_attribute
 from penstock.base._errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -197,8 +197,15 @@ class MapDataset(TorchDataset):
         self._pid = os.getpid()
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes elements those of this epoch, from now on, in every worker: their order and their random numbers."""
-        self._epoch.fill_(epoch)
+        """Makes elements those of this epoch, from now on, in every worker: their order and their random numbers.
+
+        Raises:
+            ArgumentError: It is no integer of at least 0.
+        """
+        number = as_int(epoch)
+        if number is None or number < 0:
+            raise ArgumentError(f"set_epoch({epoch!r}) is no epoch: it is an integer of at least 0.")
+        self._epoch.fill_(number)
 
     def __len__(self) -> int:
         """The number of elements."""
@@ -216,18 +223,19 @@ class MapDataset(TorchDataset):
             ArgumentTypeError: An index is no integer.
         """
         count = len(self)
-        wanted = np.asarray(indices)
-        if wanted.dtype.kind not in "iu" and wanted.size:
+        numbers = [as_int(index) for index in indices]
+        if None in numbers:
             raise ArgumentTypeError(
-                f"An index of a MapDataset is an integer, but {list(indices)!r:.100} was asked for."
+                f"An index of a MapDataset is an integer, but {list(indices)!r:.100} was asked for. A sampler of whole "
+                "batches goes to DataLoader(batch_sampler=)."
             )
-        wanted = wanted.astype(np.int64, copy=False)
-        if outside := [index for index in wanted.tolist() if not -count <= index < count]:
+        wanted = [number for number in numbers if number is not None]
+        if outside := [number for number in wanted if not -count <= number < count]:
             raise ElementIndexError(f"Index {outside[0]} is outside a dataset of {length_text(count)}.")
         reader = self._take_reader()
         try:
             box = Rows.allocate(reader.spec, len(wanted))
-            reader.read(int(self._epoch), wanted % count, box)
+            reader.read(int(self._epoch), np.array(wanted, np.int64) % count, box)
         finally:
             self._readers.append(reader)
         structure = reader.spec.structure
@@ -287,11 +295,17 @@ def _as_device(device: Any) -> Any:
     except (RuntimeError, TypeError) as error:
         reason = str(error).splitlines()[0]
         raise ArgumentError(f"device={device!r} is no device of torch, such as 'cuda' or 'cuda:1': {reason}") from None
-    if found.type == "cuda" and (found.index or 0) >= (count := torch.cuda.device_count()):
-        raise ArgumentError(
-            f"device={device!r} is not there: torch {torch.__version__} finds {count} CUDA devices. Leave device= out "
-            "for tensors on the CPU."
-        )
+    reason = ""
+    if found.type == "cuda":
+        if (found.index or 0) >= (count := torch.cuda.device_count()):
+            reason = f"torch {torch.__version__} finds {count} CUDA devices"
+    else:
+        try:
+            torch.empty(0, device=found)
+        except (RuntimeError, AssertionError, ModuleNotFoundError) as error:
+            reason = str(error).splitlines()[0].split(". ")[0]
+    if reason:
+        raise ArgumentError(f"device={device!r} is not there: {reason}. Leave device= out for tensors on the CPU.")
     return found
 
 
