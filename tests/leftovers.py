@@ -25,8 +25,8 @@ def worker_processes() -> set[int]:
 
 
 def shared_names() -> set[str]:
-    """Returns the names of named shared memory; empty without `/dev/shm`."""
-    return {path.name for path in Path("/dev/shm").glob("*")}
+    """Returns the names of named shared memory, which are no folders; empty without `/dev/shm`."""
+    return {path.name for path in Path("/dev/shm").glob("*") if not path.is_dir()}
 
 
 def not_of_others(names: set[str]) -> set[str]:
