@@ -704,6 +704,15 @@ def test_rows_wider_than_the_header_and_lines_that_are_no_objects_are_told_truly
         ps.from_csv(tmp_path / "a.csv")
 
 
+def test_a_header_that_is_too_long_for_names_is_told(tmp_path):
+    (tmp_path / "a.csv").write_text("x" * 200_000 + "\n")
+    with pytest.raises(
+        ps.SourceError, match=r"The header of .*a\.csv has 200,001 characters, and cannot be read: field"
+    ):
+        ps.from_csv(tmp_path / "a.csv")
+    assert ps.from_csv(tmp_path / "a.csv", names=["text"])[0] == {"text": "x" * 200_000}
+
+
 @pytest.mark.parametrize("window", [16, 1 << 20])
 def test_a_record_that_does_not_end_is_refused_before_it_takes_the_memory(tmp_path, monkeypatch, window):
     monkeypatch.setattr(lines, "_WINDOW_NBYTES", window)

@@ -111,7 +111,7 @@ class Format:
         """The columns that the header of a file names.
 
         Raises:
-            SourceError: It is no text.
+            SourceError: It is no text, or has a name of more than 131,072 characters.
         """
         try:
             text = header.decode(encoding)
@@ -124,7 +124,13 @@ class Format:
             )
         quoting: dict[str, Any] = {"quotechar": self.quote} if self.quote else {"quoting": csv.QUOTE_NONE}
         rows = csv.reader(io.StringIO(text, newline=""), delimiter=self.delimiter, **quoting)
-        return tuple(next(rows, []))
+        try:
+            return tuple(next(rows, []))
+        except csv.Error as error:  # a name is longer than its module reads
+            raise SourceError(
+                f"The header of {url} has {len(text):,} characters, and cannot be read: {error}. If it is a "
+                "row, say names=[...]."
+            ) from error
 
 
 @final
