@@ -12,6 +12,7 @@ soundfile = pytest.importorskip("soundfile")
 pytest.importorskip("soxr")
 
 from penstock import audio  # noqa: E402
+from penstock.audio._ogg import last_start, page_at, sample_before_last_page  # noqa: E402
 
 RATE = 8000
 TONE = (np.sin(np.arange(RATE) * 440 * 2 * np.pi / RATE) * 0.5).astype("f4")
@@ -134,6 +135,10 @@ BAD = {
     "cut wav": (WAV[:-9], r"it is cut: its header says 16,000 bytes, and 15,991 are there"),
     "cut wav of 3 GB": (WAV[:40] + struct.pack("<I", 3 << 30) + WAV[44:], r"header says 3,221,225,472 bytes, and 16,"),
     "cut aiff": (encoded(form="AIFF")[:-9], r"it is cut: its header says 16,\d\d\d bytes, and 1"),
+    "24 bits in 4 bytes": (
+        encoded(np.zeros(8, "f4"))[:32] + struct.pack("<HH4sI", 4, 24, b"data", 16) + bytes(16),
+        r"WAV whose samples of 24 bits take 4 bytes each, which libsndfile reads as if",
+    ),
     "cut au": (encoded(form="AU")[:-9], r"it is cut: its header says 16,000 bytes, and 15,991 are there"),
     "cut rf64": (encoded(form="RF64")[:-9], r"it is cut: its header says 16,\d\d\d bytes, and 16,\d\d\d are there"),
     "cut w64": (encoded(form="W64")[:-9], r"it is cut: its header says 16,104 bytes, and 16,095 are there"),
@@ -172,6 +177,34 @@ def test_bad_files_are_named(kind, tmp_path):
     for each in (bad, ps.from_files(tmp_path / "bad.wav").map(lambda e: decoding(e["bytes"]))):
         with pytest.raises(ps.ElementError, match=r"bad\.wav"):
             each[0]
+
+
+@pytest.mark.parametrize("rate", [16000, 44100])
+def test_parts_of_vorbis_are_parts_of_the_whole_up_to_the_end(rate):
+    out, noise = io.BytesIO(), np.cumsum(np.random.default_rng(0).normal(0, 0.01, 200_000))
+    soundfile.write(out, noise / np.abs(noise).max(), rate, format="OGG")
+    whole, data = audio.decode(out.getvalue()), out.getvalue()
+    for first in (0, 5000, 150_000, *range(184_000, 199_999, 3001), 199_990):
+        part = audio.decode(data, offset=first / rate, duration=500 / rate)
+        assert np.abs(part[: 200_000 - first] - whole[first : first + 500]).max() < 1e-6
+    short = io.BytesIO()
+    soundfile.write(short, TONE[:3000], rate, format="OGG")  # of one page
+    assert np.array_equal(audio.decode(short.getvalue(), offset=2900 / rate), audio.decode(short.getvalue())[2900:])
+
+
+def test_pages_are_found_from_the_end():
+    def page(sample, stream=7, content=b"OggS\0 inside", size=None):
+        head = struct.pack("<4sBBqIIIB", b"OggS", 0, 0, sample, stream, 0, 0, 1)
+        return head + bytes([len(content) if size is None else size]) + content
+
+    pages = [page(100), page(300, stream=8), page(-1), page(500), page(350, stream=8)]
+    assert sample_before_last_page(b"rest of a page" + b"".join(pages), 7) == 100
+    assert sample_before_last_page(b"".join(pages) + b"junk", 7) == 100
+    assert sample_before_last_page(b"".join(pages[:3]) + b"gap" + b"".join(pages[3:]), 7) == 0
+    assert sample_before_last_page(b"".join(pages[3:]), 7) == 0
+    assert page_at(page(5, size=200), 0) == (228, 5, 7)
+    assert page_at(page(5)[:20], 0) is None
+    assert (last_start(b"none"), last_start(pages[0] + page(5, content=b""))) == (None, len(pages[0]))
 
 
 @pytest.mark.parametrize("subtype", ["VORBIS", "OPUS"])

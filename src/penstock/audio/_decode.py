@@ -13,6 +13,7 @@ from typing import Any, Final, final
 import numpy as np
 import numpy.typing as npt
 
+from penstock.audio._ogg import MOST_PAGE_NBYTES, last_start, page_at, sample_before_last_page
 from penstock.base._arguments import as_float, as_int, needs
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError
 from penstock.base._files import open_file
@@ -34,8 +35,12 @@ _SIZES: Final = re.compile(
 many writers leave wrong."""
 _UNKNOWN_NBYTES: Final = (range(0x7F000000, 0x80000001), range(0xFFFF0000, 1 << 32), range(1 << 62, 1 << 64))
 """Sizes in the headers of writers that did not know it, because they wrote into a pipe."""
+_BLOCK_ALIGN: Final = re.compile(r"^  Block Align   : (\d+)$", re.MULTILINE)
+"""The bytes of a sample of all channels, which the header of a WAV says."""
+_WIDTHS: Final = {"PCM_U8": 1, "PCM_16": 2, "PCM_24": 3, "PCM_32": 4}
 _OGG_STREAM: Final = re.compile(r"Stream serialno : (-?\d+)")
-_MOST_OGG_PAGE: Final = 65_307
+_OGG_OFFSET: Final = re.compile(r"PCM offset\s+: (-?\d+)")
+_MOST_VORBIS_BLOCK: Final = 8192
 _NIST_COUNT: Final = re.compile(rb"^sample_count -i (\d+)\s", re.MULTILINE)
 _MP3_COUNT: Final = re.compile(rb"(?:Xing|Info)...[\1\3\5\7\x09\x0b\x0d\x0f](?!\0{4})|VBRI.{10}(?!\0{4})", re.DOTALL)
 """The number of frames of an MP3, near its beginning."""
@@ -70,7 +75,8 @@ class Decoding:
     [-1, 1], `(samples,)` of one channel or with `mono`, else `(samples, channels)`. With `duration` the result always
     has `round(duration * rate)` samples: zeros follow a sound that is shorter.
 
-    Of a path no more is read than the part that is wanted (and of MP3 and Vorbis what libsndfile needs to find it).
+    Of a path no more is read than the part that is wanted (and of MP3 and Vorbis what libsndfile needs to find it). A
+    part of Opus is near to that of the whole, and not equal to the bit.
     Runs without the GIL. Memory: the part in float32, twice where it is resampled. A part above what `memory_limit`
     leaves a worker, or of 4 GiB, is an `AudioError` before memory is taken, whatever its header says.
 
@@ -200,7 +206,7 @@ def _part(data: Any, options: Decoding, first: Callable[[int, int, int], int]) -
                 opened = True
                 frames = _frame_count(file, content)
                 _refuse_part(file, content, nbytes, frames)
-                return _decoded(file, frames, options, first)
+                return _decoded(file, content, nbytes, frames, options, first)
     except AudioError as error:
         raise AudioError(f"{name}{error}") from None
     except OSError as error:
@@ -241,19 +247,49 @@ def _refuse_part(file: Any, content: Any, nbytes: int, frames: int) -> None:
     for said, there in (map(int, sizes) for sizes in _SIZES.findall(notes)):
         if there < said and not any(said in unknown for unknown in _UNKNOWN_NBYTES):
             raise AudioError(f"it is cut: its header says {said:,} bytes, and {there:,} are there.")
+    width, block = _WIDTHS.get(file.subtype), _BLOCK_ALIGN.search(notes)
+    if width and block and int(block[1]) > width * file.channels:
+        raise AudioError(
+            f"it is a WAV whose samples of {8 * width} bits take {int(block[1]) // file.channels} bytes each, which "
+            "libsndfile reads as if they took no more than they need. Read it by scipy.io.wavfile, in a function."
+        )
     if file.format == "NIST" and (count := _NIST_COUNT.search(_bytes_at(content, 0, 1024))) and int(count[1]) > frames:
         raise AudioError(f"it is cut: its header says {int(count[1]):,} samples, and {frames:,} are there.")
     if "Seems to be a truncated file" in notes or "File seems to be truncated" in notes:
         raise AudioError(f"it is cut: it ends amid its sound, after {frames:,} samples.")
-    if "Junk after the last page" in notes and (stream := _OGG_STREAM.search(notes)):
-        _, found, page = _bytes_at(content, max(0, nbytes - _MOST_OGG_PAGE), _MOST_OGG_PAGE).rpartition(b"OggS")
-        if found and (len(page) < 23 or len(page) < 23 + page[22] + sum(page[23 : 23 + page[22]])):
+    if "Junk after the last page" in notes and (stream := _stream_of(file)) is not None:
+        tail = _bytes_at(content, max(0, nbytes - MOST_PAGE_NBYTES), MOST_PAGE_NBYTES)
+        start = last_start(tail)
+        page = None if start is None else page_at(tail, start)
+        if start is not None and (page is None or page[0] > len(tail)):
             raise AudioError(f"it is cut: it ends amid a page of Ogg, after {frames:,} samples.")
-        if found and int.from_bytes(page[10:14], "little") != int(stream[1]) % (1 << 32):
+        if page is not None and page[2] != stream:
             raise AudioError(
                 f"several streams stand behind each other in it, and libsndfile reads {frames:,} samples, those of the "
                 "first. Join them: ffmpeg -i FILE new.flac."
             )
+
+
+def _stream_of(file: Any) -> int | None:
+    """The number of the stream of Ogg; None for other files."""
+    found = _OGG_STREAM.search(file.extra_info)
+    return int(found[1]) % (1 << 32) if found else None
+
+
+def _lead(file: Any, content: Any, nbytes: int, at: int) -> int:
+    """The samples that are decoded before a part, for libsndfile to find it.
+
+    A seek of libsndfile into the last page of Vorbis ends some hundred samples away, as many as that page leaves out.
+    """
+    if _is_mp3(file):
+        return min(at, _MP3_LEAD)
+    stream = _stream_of(file)
+    if file.subtype != "VORBIS" or stream is None or not at:
+        return 0
+    tail = _bytes_at(content, max(0, nbytes - 2 * MOST_PAGE_NBYTES), 2 * MOST_PAGE_NBYTES)
+    offset = _OGG_OFFSET.search(file.extra_info)
+    last = sample_before_last_page(tail, stream) - (int(offset[1]) if offset else 0)
+    return at - min(at, max(0, last - _MOST_VORBIS_BLOCK))
 
 
 def _is_mp3(file: Any) -> bool:
@@ -261,7 +297,9 @@ def _is_mp3(file: Any) -> bool:
     return str(file.subtype).startswith("MPEG")
 
 
-def _decoded(file: Any, frames: int, options: Decoding, first: Callable[[int, int, int], int]) -> Sound:
+def _decoded(
+    file: Any, content: Any, file_nbytes: int, frames: int, options: Decoding, first: Callable[[int, int, int], int]
+) -> Sound:
     rate, channels = file.samplerate, file.channels
     if frames == (1 << 63) - 1:
         raise AudioError(
@@ -284,7 +322,7 @@ def _decoded(file: Any, frames: int, options: Decoding, first: Callable[[int, in
             f"its part takes {size_text(int(nbytes))}, above {size_text(int(room_nbytes))}, which is 4 GiB or what "
             "memory_limit leaves to each worker. Give duration=, or raise memory_limit."
         )
-    lead = min(at, _MP3_LEAD) if _is_mp3(file) else 0
+    lead = _lead(file, content, file_nbytes, at)
     if file.seekable():
         file.seek(at - lead)
     else:  # kinds for telephones
