@@ -280,7 +280,7 @@ def _require_usual_colours(data: memoryview, info_nbytes: int) -> None:
         raise ImageError("a damaged BMP: its header says that the pixels begin within the palette. Fetch it again.")
     if bits == 32 and kind == 3:
         masks = struct.unpack_from("<III", data, 54)
-        if 0 in masks or (info_nbytes < 56 and masks != (0xFF0000, 0xFF00, 0xFF)):
+        if 0 in masks:
             raise ImageError(
                 f"a BMP whose colours are in the bits {', '.join(f'{each:08x}' for each in masks)} of a pixel, which "
                 "its codec reads as others. Convert it to PNG."
