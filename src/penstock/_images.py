@@ -13,6 +13,7 @@ import numpy.typing as npt
 from penstock._dataset import Dataset, integer
 from penstock._image_labels import LabelMode, encoded, given_labels, labels_by_path, named_labels
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, no_path, type_of
+from penstock.base._files import is_folder
 from penstock.base._positions import require_order
 from penstock.plan._source_node import SourceNode
 from penstock.sources import _listing, _remote, _wholefiles
@@ -390,7 +391,7 @@ def _require_split(verb: str, part: Any, subset: object, shuffle: bool, seed: ob
 def _class_folders(verb: str, root: str, class_names: Any, paths: Sequence[str] | None) -> list[str]:
     try:
         if paths is None:
-            there = sorted(name for name in os.listdir(root) if os.path.isdir(os.path.join(root, name)))
+            there = sorted(name for name in os.listdir(root) if is_folder(os.path.join(root, name)))
         else:
             there = sorted({path.partition("/")[0] for path in paths if "/" in path})
     except OSError as error:

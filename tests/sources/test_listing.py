@@ -1,11 +1,14 @@
+import errno
+import glob
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.sources._listing import FileList, Paths, Texts, listed, named, packed
+from penstock.sources._listing import FileList, Paths, Texts, listed, matching, named, packed
 
 JPG = (".jpg",)
 
@@ -131,3 +134,65 @@ def test_a_file_is_sixteen_bytes_and_its_name() -> None:
 def test_texts_come_back() -> None:
     texts = ["", "a", "äöü", "", "x" * 300]
     assert [Texts.of([packed(texts[:2]), packed([]), packed(texts[2:])])[index] for index in range(5)] == texts
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["*", "*/*", "**", "**/*", "**/*.jpg", "a/**/b/*", "**/b/**", "*/**/*.jpg", ".*", "a/.*/*", "a/9.jpg", "no/*",
+     "[ab]/*", "a*/b*", "**/a/*.jpg", "**/.*", "./a/*", "*.jpg/*", "a//*", "../*/top.jpg"],
+)  # fmt: skip
+def test_patterns_are_those_of_glob(pattern: str, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tree)
+    for each in (pattern, os.path.join(tree, pattern)):
+        found = matching(each)
+        assert found == sorted(set(found))
+        assert {os.path.abspath(path) for path in found if not os.path.isdir(path)} == {
+            os.path.abspath(path) for path in glob.glob(each, recursive=True) if not os.path.isdir(path)
+        }
+
+
+def test_a_pattern_reads_a_folder_that_a_link_puts_into_itself_once(tmp_path: Path) -> None:
+    touch(tmp_path, "a/1.jpg")
+    (tmp_path / "a" / "again").symlink_to(tmp_path)
+    assert matching(f"{tmp_path}/**/*.jpg") == [f"{tmp_path}/a/1.jpg"]
+
+
+@pytest.mark.parametrize("pattern", ["*/*.jpg", "**/*.jpg", "a/*.jpg"])
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ESTALE])
+def test_a_pattern_does_not_leave_out_a_folder_that_cannot_be_read(
+    number: int, pattern: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch(tmp_path, "a/1.jpg", "b/2.jpg")
+    scandir = os.scandir
+
+    def failing(folder: str) -> Any:
+        if folder.endswith("/a"):
+            raise OSError(number, os.strerror(number), folder)
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", failing)
+    with pytest.raises(
+        ps.SourceError, match=rf"The folder {tmp_path}/a cannot be read: {os.strerror(number)}\. Files in"
+    ):
+        ps.from_files(f"{tmp_path}/{pattern}")
+
+
+def test_a_folder_of_a_class_that_cannot_be_looked_at_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch(tmp_path, "a/1.jpg", "b/2.jpg")
+    stat = os.stat
+
+    def failing(path: Any, **options: Any) -> os.stat_result:
+        if str(path).endswith("/a"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", failing)
+    with pytest.raises(ps.SourceError, match="cannot be listed: Input/output error"):
+        ps.image_dataset_from_directory(tmp_path)
+
+
+def test_a_broken_link_that_fits_a_pattern_is_an_error_that_names_it(tree: Path) -> None:
+    with pytest.raises(ps.SourceError, match=r"nowhere\.jpg cannot be read: No such file or directory"):
+        ps.from_files(f"{tree}/a/*.jpg")[0]

@@ -1,3 +1,4 @@
+import errno
 import itertools
 import os
 
@@ -84,6 +85,19 @@ def test_read_beyond_the_end_names_file_and_byte(files):
         ps.SourceError, match=r"1 ends at byte 3,001 now, in the middle of what is wanted; it had 3,001"
     ):
         list(opened.chunks(np.array([1]), np.array([2990]), np.array([100])))
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_a_device_that_fails_is_named(tmp_path, monkeypatch, number):
+    (tmp_path / "records").write_bytes(b"abc")
+    (file,) = _openfile.known([str(tmp_path / "records")])
+
+    def failing(*given):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "preadv", failing)
+    with pytest.raises(ps.SourceError, match=rf"records cannot be read at byte 0: {os.strerror(number)}\. The disk"):
+        file.head(3)
 
 
 def test_order_is_that_given_and_of_names_within_a_pattern(tmp_path):

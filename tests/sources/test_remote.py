@@ -267,6 +267,49 @@ def test_a_server_is_asked_for_the_name_in_the_url(server):
     assert [element["bytes"].tobytes().decode() for element in ds] == list(NAMES.values())
 
 
+class Shelves(fsspec.AbstractFileSystem):
+    """`shelves://top`: a tree whose listings fail by a table. fsspec's own `glob` leaves out folders that fail."""
+
+    protocol = "shelves"
+    cachable = False
+    errors = ()
+
+    def ls(self, path, detail=True, **options):
+        if path == "top/b" and self.errors:
+            raise self.errors.pop()
+        folders = {"top": ["a", "b", "c.txt"], "top/a": ["1.txt", "1.bin"], "top/b": ["deep", "2.txt"]}
+        folders |= {"top/b/deep": ["3.txt"]}
+        if path not in folders:
+            raise FileNotFoundError(path)
+        return [
+            {"name": f"{path}/{name}", "size": 1, "type": "file" if "." in name else "directory"}
+            for name in folders[path]
+        ]
+
+    def info(self, path, **options):
+        if "*" in path:
+            raise FileNotFoundError(path)
+        return {"name": path, "size": 1, "type": "file", "ETag": "1"}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [("*/*.txt", ["a/1.txt", "b/2.txt"]), ("**/*.txt", ["a/1.txt", "b/2.txt", "b/deep/3.txt", "c.txt"]), ("no/*", [])],
+)
+def test_a_folder_whose_listing_fails_is_not_left_out(server, monkeypatch, pattern, names):
+    fsspec.register_implementation("shelves", Shelves, clobber=True)
+    url = f"shelves://top/{pattern}"
+    if not names:
+        with pytest.raises(ps.SourceError, match=r"No file fits the pattern shelves://top/no/\*"):
+            ps.from_files(url)
+        return
+    monkeypatch.setattr(Shelves, "errors", [ConnectionResetError("for a moment")])
+    assert [path.removeprefix("shelves://top/") for path in ps.from_files(url).file_paths] == names
+    monkeypatch.setattr(Shelves, "errors", [PermissionError("not for you")])
+    with pytest.raises(ps.SourceError, match=r"shelves://top/.* cannot be looked for: PermissionError: not for you"):
+        ps.from_files(url)
+
+
 def test_a_refused_method_is_not_a_missing_file(server):
     server.rule = lambda number, headers: 405
     with pytest.raises(ps.SourceError, match=r"records cannot be read: Object.*405 Method Not Allowed") as caught:

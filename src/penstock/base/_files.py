@@ -47,6 +47,22 @@ def require_file(path: str | os.PathLike[str]) -> None:
     _require_regular(os.stat(path).st_mode, path)
 
 
+def is_folder(path: str | os.PathLike[str]) -> bool:
+    """Whether it is a folder, or a link to one.
+
+    Raises:
+        OSError: The system cannot say, as when the disk fails. For `os.path.isdir` it is none then.
+    """
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        return False
+
+
 def _require_regular(mode: int, path: str | os.PathLike[str]) -> None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))

@@ -13,6 +13,8 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from penstock.base._files import is_folder
+
 _MOST_LINKS: Final = 40
 
 
@@ -83,11 +85,12 @@ def make_private(folder: str | os.PathLike[str]) -> None:
         OSError: It cannot be made.
     """
     parent = os.path.dirname(os.path.abspath(folder))
-    os.makedirs(parent, exist_ok=True)
+    if not is_folder(parent):
+        os.makedirs(parent, exist_ok=True)
     try:
         os.mkdir(folder, 0o700)
     except FileExistsError:
-        if not os.path.isdir(folder):
+        if not is_folder(folder):
             raise
 
 

@@ -6,6 +6,7 @@ Fixed-size values are NumPy views of Arrow's buffers, which may lie in a mapped 
 A null is an error, unless there is a value that stands in for it (`fill`). A list that is null is then an empty one.
 """
 
+import errno
 import math
 import mmap
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from penstock import native
 from penstock.base._errors import SourceError, SpecError
 from penstock.base._spec import ArraySpec
 from penstock.memory._rows import text_array
+from penstock.sources._openfile import unreadable
 
 Integers = npt.NDArray[np.int64]
 
@@ -235,18 +237,16 @@ class _InFile:
         """Reads `counts[k]` values from `starts[k]` on, end to end.
 
         Raises:
-            SourceError: The file has changed.
+            SourceError: The file has changed, or its device fails.
         """
-        sizes = counts * self._size
+        sizes, offsets = counts * self._size, self._place + starts * self._size
         places = np.concatenate(([0], np.cumsum(sizes)))
         memory = np.empty(int(places[-1]), np.uint8)
         opened = self._file.open()
-        done, _, _ = native.read_parts(
-            opened.descriptor, self._place + starts * self._size, memory, places[:-1].copy(), sizes
-        )
+        done, _, error = native.read_parts(opened.descriptor, offsets, memory, places[:-1].copy(), sizes)
         if done < len(sizes):
             self._file.open()  # says how it has changed
-            raise SourceError(f"{self._file.url} cannot be read at byte {self._place + int(starts[done]):,}.")
+            raise unreadable(self._file.url, int(offsets[done]), error or errno.EIO)
         return memory.data if self._is_text else memory.view(self._dtype).reshape(-1, *self._shape)
 
 

@@ -9,7 +9,7 @@ import zarr
 from zarr.storage import LocalStore, ZipStore
 
 from penstock.base._errors import ArgumentError, ArgumentTypeError, PenstockError, SourceError, home_cure, no_path
-from penstock.base._files import require_file
+from penstock.base._files import is_folder, require_file
 from penstock.base._tree import Tree
 from penstock.sources._remote import is_remote
 from penstock.sources.arrays import require_rows
@@ -70,7 +70,7 @@ def opened(path: Any, storage_options: dict[str, Any] | None) -> tuple[Any, str]
         if is_remote(name):
             return zarr.open(name, mode="r", storage_options=storage_options), name
         name = os.path.abspath(name)
-        if os.path.isdir(name):
+        if is_folder(name):
             return zarr.open(LocalStore(name, read_only=True), mode="r"), name
         require_file(name)
         return zarr.open(ZipStore(name, mode="r"), mode="r"), name

@@ -49,6 +49,7 @@ from penstock.base import _tree
 from penstock.base._atomic import sync
 from penstock.base._descriptors import keep_standard_numbers
 from penstock.base._errors import SourceError
+from penstock.base._files import is_folder
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._trust import make_private, private_mode, require_own_file, require_safe
 from penstock.plan._fingerprint import Step, change, fingerprint_of
@@ -227,7 +228,7 @@ def of_directory(path: str, steps: list[Step], spec: Spec, length: int | None, l
     content = {"version": VERSION, "length": length, "spec": _text_of(spec), "steps": steps}
     try:
         require_own(directory)
-        if not _is_there(directory):
+        if not is_folder(directory):
             _announce(path, steps)
         if (found := _found(directory, content, spec, limit)) is None:
             make_private(path)
@@ -282,14 +283,6 @@ def unreadable(place: str, error: OSError) -> SourceError:
     )
 
 
-def _is_there(directory: str) -> bool:
-    """Whether it is a directory. Unlike `os.path.isdir`, fails if the system cannot say."""
-    try:
-        return stat.S_ISDIR(os.stat(directory).st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-
-
 def _paths(directory: str, spec: Spec) -> dict[str, str]:
     return {name: os.path.join(directory, name) for name in names(spec)}
 
@@ -313,7 +306,7 @@ def _found(directory: str, content: dict[str, Any], spec: Spec, limit: int | Non
     Raises:
         SourceError: It is there and cannot be read. That is no damage.
     """
-    if not _is_there(directory):
+    if not is_folder(directory):
         return None
     seen = os.stat(directory)
     try:
@@ -355,7 +348,7 @@ def _make(path: str, directory: str, content: dict[str, Any], spec: Spec) -> Non
         os.rename(new, directory)
     except OSError:
         _delete_unfinished(new, is_ours=True)
-        if not _is_there(directory):  # another process was faster
+        if not is_folder(directory):  # another process was faster
             raise
 
 

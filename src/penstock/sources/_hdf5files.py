@@ -13,6 +13,7 @@ import h5py
 
 from penstock.base._errors import SourceError
 from penstock.base._trust import is_inside
+from penstock.sources._listing import matching
 
 _MOST_LINKS: Final = 100
 
@@ -112,7 +113,7 @@ def _named(file: h5py.File, name: str) -> list[str]:
         return [name.replace("%%", "%")]
     here = os.path.dirname(os.path.abspath(file.filename))
     pattern = os.path.join(glob.escape(here), glob.escape(name).replace("%b", "*"))
-    return sorted(glob.glob(pattern)) or [name]
+    return matching(pattern) or [name]
 
 
 def _arrays_in(file: h5py.File) -> Iterator[str]:

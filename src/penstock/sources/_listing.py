@@ -4,11 +4,13 @@ A list of a million paths is a million Python objects, 150 MB that each worker p
 in one array, folders are in a table, and a file is three numbers. A path is made when it is requested.
 """
 
+import errno
+import fnmatch
 import glob
 import itertools
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, final
@@ -17,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base._errors import ArgumentError, SourceError
-from penstock.base._files import require_path
+from penstock.base._files import is_folder, require_path
 from penstock.sources._remote import is_remote, matches, sent
 from penstock.sources._store import StorageOptions
 
@@ -259,10 +261,7 @@ def _walked(base: str, folder: str, extensions: tuple[str, ...], follow_links: b
                     elif name.lower().endswith(extensions):
                         names.append(name)
         except OSError as error:
-            raise SourceError(
-                f"The folder {path} cannot be read: {error.strerror}. Files in it would be left out silently; make it "
-                "readable, or move it elsewhere."
-            ) from error
+            raise _unlisted(error.filename or path, error) from error
         if names:
             names.sort()
             parts.append(_PatternPart(below, packed(names), len(names)))
@@ -270,7 +269,63 @@ def _walked(base: str, folder: str, extensions: tuple[str, ...], follow_links: b
     return parts
 
 
+def matching(pattern: str) -> list[str]:
+    """Returns the paths that fit a pattern, as `glob.glob(pattern, recursive=True)`, sorted and each once.
+
+    A folder that a link puts into itself is left out.
+
+    Raises:
+        SourceError: A folder cannot be read. `glob` would leave out what is in it.
+    """
+    root = "/" * pattern.startswith("/")
+    return sorted(set(_matching(root, [part for part in pattern.split("/") if part], frozenset())))
+
+
+def _matching(folder: str, parts: list[str], above: _Places) -> Iterator[str]:
+    part, rest = parts[0], parts[1:]
+    try:
+        if part == "**":
+            status = os.stat(folder or ".")
+            if (place := (status.st_dev, status.st_ino)) in above:
+                return
+            above |= {place}
+            if rest:
+                yield from _matching(folder, rest, frozenset())
+        elif not glob.has_magic(part):
+            path = os.path.join(folder, part)
+            if rest:
+                yield from _matching(path, rest, above)
+            elif os.lstat(path):
+                yield path
+            return
+        with os.scandir(folder or ".") as entries:
+            some = [(entry.name, (part == "**" or bool(rest)) and _is_folder(entry)) for entry in entries]
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except SourceError:
+        raise
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return
+        raise _unlisted(error.filename or folder, error) from error
+    is_match = re.compile(fnmatch.translate("*" if part == "**" else part)).match
+    for name, is_below in some:
+        if not is_match(name) or (name.startswith(".") and not part.startswith(".")):
+            continue
+        path = os.path.join(folder, name)
+        if not rest:
+            yield path
+        if is_below:
+            yield from _matching(path, parts if part == "**" else rest, above)
+
+
+def _unlisted(folder: str, error: OSError) -> SourceError:
+    return SourceError(
+        f"The folder {folder} cannot be read: {error.strerror}. Files in it would be left out silently; make it "
+        "readable, or move it elsewhere."
+    )
+
+
 def _is_folder(entry: "os.DirEntry[str]") -> bool:
-    with suppress(OSError):  # a broken link counts as a file, whose read reports it
-        return entry.is_dir()
-    return False
+    """As `is_folder`. A broken link counts as a file, whose read reports it."""
+    return is_folder(entry.path) if entry.is_symlink() else entry.is_dir()

@@ -39,6 +39,7 @@ from penstock.plan._source import Read, Source
 from penstock.sources._blocks import ORDER_NBYTES, BlockReader, Spans
 from penstock.sources._diskcache import DiskCache
 from penstock.sources._fetch import AHEAD_NBYTES, MEMORY_COUNT, Fetcher, is_joined
+from penstock.sources._listing import matching
 from penstock.sources._remote import ByteSource, RemoteFile, facts_of, is_remote, matches, reason_of, sent
 from penstock.sources._store import StorageOptions, is_native
 from penstock.sources.npy import content_mark, is_in_memory
@@ -497,10 +498,7 @@ class OpenFiles:
                 continue
             at = int(offsets[first + count])
             if error:
-                raise SourceError(
-                    f"{file.path} cannot be read at byte {at:,}: {os.strerror(error)}. The disk or the connection to "
-                    "it fails; see the system's log."
-                )
+                raise unreadable(file.path, at, error)
             raise SourceError(
                 f"{file.path} ends at byte {at + got:,} now, in the middle of what is wanted; it had "
                 f"{self.files[number].nbytes:,} bytes when the dataset was made. Restore it, or make the dataset "
@@ -630,6 +628,14 @@ def block_reader(
     return BlockReader(cache, folder, files.__getitem__, sizes, open_file, ahead_nbytes)
 
 
+def unreadable(path: str, offset: int, number: int) -> SourceError:
+    """The error of a local file whose read fails with an error of the system, by its number."""
+    return SourceError(
+        f"{path} cannot be read at byte {offset:,}: {os.strerror(number)}. The disk or the connection to it fails; see "
+        "the system's log."
+    )
+
+
 def announce(descriptor: int, start: int, end: int) -> None:
     """Asks the kernel to fetch bytes of a file, as far as it goes.
 
@@ -652,7 +658,10 @@ class LocalFile:
     def read_into(self, offset: int, place: memoryview, asker: RetryBudget | None = None) -> int:
         total = 0
         while total < len(place):
-            count = os.preadv(self.descriptor, [place[total:]], offset + total)
+            try:
+                count = os.preadv(self.descriptor, [place[total:]], offset + total)
+            except OSError as error:
+                raise unreadable(self.path, offset + total, error.errno or 0) from error
             if not count:
                 break
             total += count
@@ -760,7 +769,7 @@ def _matches(path: str, options: StorageOptions | None) -> Sequence[File | str]:
             raise SourceError(f"{path} is a directory. Name the files in it, as by the pattern {_pattern_in(path)!r}.")
         if not glob.has_magic(path) or os.path.exists(path):
             return [os.path.abspath(path)]
-        found = [os.path.abspath(each) for each in sorted(glob.glob(path, recursive=True)) if os.path.isfile(each)]
+        found = [os.path.abspath(each) for each in matching(path) if not os.path.isdir(each)]
     if not found:
         raise SourceError(f"No file fits the pattern {path}.{home_cure(path)}")
     return found

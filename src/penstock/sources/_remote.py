@@ -85,6 +85,7 @@ _MARKS: Final = (
     "last_modified", "Last-Modified", "updated", "modified", "mtime", "date_time", "created",
 )  # fmt: skip
 _CONTENT_RANGE: Final = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+_LOOKING: Final = ("find", "_find", "glob", "_glob")
 MOST_ASKED_PAUSE_S: Final = 300.0
 """The longest pause that a server may ask for where no loader has a `timeout_s`."""
 # Clients that fail together must not return together. Not the user's generator, which is seeded.
@@ -137,10 +138,47 @@ def matches(pattern: str, options: StorageOptions | None) -> Sequence[tuple[str,
         system, inner = _file_system(pattern, options)
         links = pattern.split("::")  # a cache, or a file in an archive, before the file itself
         at = next(number for number, link in enumerate(links) if glob.has_magic(link))
-        found = (str(system.unstrip_protocol(each)) for each in sorted(system.glob(inner)))
+        names = _walked(system, inner) if _walks(system) else system.glob(inner)
+        found = (str(system.unstrip_protocol(each)) for each in sorted(names))
         return ["::".join([*links[:at], each, *links[at + 1 :]]) for each in found]
 
     return insist(ask, lambda: fact)
+
+
+def _walks(system: Any) -> bool:
+    """Whether `glob` of a file system lists folder by folder, by code of fsspec that leaves out those that fail."""
+    from fsspec.asyn import AsyncFileSystem
+    from fsspec.spec import AbstractFileSystem
+
+    own = [getattr(getattr(system, name, None), "__func__", None) for name in _LOOKING]
+    generic = [getattr(kind, name, None) for kind in (AbstractFileSystem, AsyncFileSystem) for name in _LOOKING]
+    return all(each is None or each in generic for each in own)
+
+
+def _walked(system: Any, pattern: str) -> Iterator[str]:
+    """Yields the files that match a pattern, of listings that all succeed.
+
+    Raises:
+        Exception: One does not, of any type.
+    """
+    root = pattern[: next(at for at in range(len(pattern)) if glob.has_magic(pattern[at]))].rpartition("/")[0]
+    is_match, depth = _store.regex(pattern).fullmatch, math.inf if "**" in pattern else pattern.count("/")
+    waiting = [root]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            entries = system.ls(folder, detail=True)
+        except FileNotFoundError as error:
+            if is_passing(error):
+                raise
+            continue
+        for entry in entries:
+            name = entry["name"].rstrip("/")
+            if entry["type"] != "directory":
+                if is_match(name):
+                    yield name
+            elif name != folder and name.count("/") < depth:
+                waiting.append(name)
 
 
 @final

@@ -166,7 +166,7 @@ def matches(pattern: str, options: StorageOptions | None) -> list[Listed] | None
     root = pattern[: len(pattern) - len(key)]
     # A prefix of a listing ends at a separator.
     fixed = key[: next(at for at in range(len(key)) if glob.has_magic(key[at]))].rpartition("/")[0]
-    is_match = _regex(key).fullmatch
+    is_match = regex(key).fullmatch
 
     def found() -> Iterator[Listed]:
         for some in obstore.list(store, prefix=fixed or None):
@@ -194,7 +194,8 @@ def _is_there(store: Any, key: str) -> bool:
     return True
 
 
-def _regex(pattern: str) -> "re.Pattern[str]":
+def regex(pattern: str) -> "re.Pattern[str]":
+    """Returns what names that match a pattern fit; see `matches`."""
     parts = []
     for part in re.split(r"(\*\*/?|[*?])", pattern):
         if part.startswith("**"):
