@@ -287,7 +287,7 @@ def test_a_spectrogram_is_the_transform_of_each_frame():
     frames = np.lib.stride_tricks.sliding_window_view(samples, 64)[::24]
     window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(64) / 64)
     want = np.log(np.abs(np.fft.rfft(frames * window)) ** 2 + 1e-6)
-    found = audio.Spectrogram(64, 24)(samples)
+    found = audio.Spectrogram(64, 24)(samples.tolist())
     assert (found.shape, found.dtype) == ((40, 33), np.float32)
     np.testing.assert_allclose(found, want, atol=1e-3)
 

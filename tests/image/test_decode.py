@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import simplejpeg
 
-from penstock import ArraySpec
+from penstock import ArgumentTypeError, ArraySpec
 from penstock.base._retries import RetryBudget, reading_with
 from penstock.image import Decoding, ImageError, Resizing, decode
 
@@ -749,6 +749,26 @@ def test_an_image_that_takes_more_memory_than_its_worker_may_is_refused_by_its_h
 def test_what_is_no_image_is_called_by_its_name(data: bytes, text: str) -> None:
     with pytest.raises(ImageError, match=text):
         pixels(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (
+            {"path": "a.png", "bytes": b""},
+            r"this is a dict of \['path', 'bytes'\]\. Choose from it: map\(lambda e: decoding",
+        ),
+        ("a.png", r"this is the path 'a\.png'\. Read it: map\(penstock\.image\.decode\), or from_files\(paths\)"),
+        (
+            np.zeros((2, 2, 3), np.float32),
+            r"an array of float32, \(2, 2, 3\)\. If it is decoded already, use it as it is",
+        ),
+        (None, r"A Decoding takes the bytes of a file, and this is a NoneType\."),
+    ],
+)
+def test_what_is_no_bytes_is_refused_with_the_cure(data: Any, text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=text):
+        Decoding((4, 4))(data)
 
 
 def test_numbers_that_are_no_levels_are_refused() -> None:

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.audio._ogg import MOST_PAGE_NBYTES, last_start, page_at, sample_before_last_page
-from penstock.base._arguments import as_float, as_int, needs
-from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError
+from penstock.base._arguments import as_float, as_int, bytes_of, needs
+from penstock.base._errors import ArgumentError, SourceError
 from penstock.base._files import open_file
 from penstock.base._retries import retry_budget
 from penstock.base._units import size_text
@@ -191,14 +191,9 @@ def decode(
 def _part(data: Any, options: Decoding, first: Callable[[int, int, int], int]) -> Sound:
     """Decodes a part of a file, whose first sample `first(samples, wanted, rate)` gives."""
     name = f"{os.fspath(data)}: " if isinstance(data, (str, os.PathLike)) else ""
-    if isinstance(data, dict):
-        raise ArgumentTypeError(
-            f"A sound is the path or the bytes of a file, and this is a dict of {list(data)}. Choose from it: "
-            "map(lambda e: decoding(e['bytes']))."
-        )
-    opened = False
+    opened, view = False, None if name else bytes_of(data, "A sound is the path or the bytes of a file")
     try:
-        with open_file(data) if name else io.BytesIO(memoryview(data).cast("B")) as content:
+        with open_file(data) if view is None else io.BytesIO(view) as content:
             if not (nbytes := content.seek(0, os.SEEK_END)):
                 raise AudioError("it is empty (0 bytes).")
             content.seek(0)

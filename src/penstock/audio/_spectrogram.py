@@ -83,12 +83,13 @@ class Spectrogram:
         rises, falls = np.diff(edges[:-1]), np.diff(edges[1:])
         return np.maximum(0, np.minimum((frequencies - edges[:-2]) / rises, (edges[2:] - frequencies) / falls))
 
-    def __call__(self, samples: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    def __call__(self, samples: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Returns the spectrogram in a new array.
 
         Raises:
             ArgumentError: There are several channels, or fewer samples than a frame has.
         """
+        samples = np.asarray(samples)
         if samples.ndim != 1 or len(samples) < self.size:
             raise ArgumentError(
                 f"Spectrogram({self.size}, {self.hop}) takes one channel of {self.size} samples or more, got the shape "

@@ -91,6 +91,30 @@ def checked_size(size: object) -> tuple[int, int]:
     return numbers[0], numbers[1]
 
 
+def bytes_of(data: Any, what: str, cure_of_path: str = "") -> memoryview:
+    """Returns the bytes of a file that are in any buffer.
+
+    Args:
+        data: What the user gave.
+        what: The beginning of the message: "A sound is the path or the bytes of a file".
+        cure_of_path: What to do with a path.
+
+    Raises:
+        ArgumentTypeError: It is something else, such as an element or what is decoded already.
+    """
+    found, cure = type_of(data), ""
+    if isinstance(data, dict):
+        found, cure = f"a dict of {list(data)}", " Choose from it: map(lambda e: decoding(e['bytes']))."
+    elif isinstance(data, (str, os.PathLike)):
+        found, cure = f"the path {os.fspath(data)!r:.80}", cure_of_path
+    elif isinstance(data, (np.ndarray, np.generic)) and data.dtype.kind not in "SV" and data.dtype.itemsize > 1:
+        found, cure = f"an array of {data.dtype}, {data.shape}", " If it is decoded already, use it as it is."
+    else:
+        with contextlib.suppress(TypeError):
+            return memoryview(data).cast("B")
+    raise ArgumentTypeError(f"{what}, and this is {found}.{cure}")
+
+
 @contextlib.contextmanager
 def needs(verb: str, extra: str, more: str = "") -> Iterator[None]:
     """Adds the install command to a failed import inside."""

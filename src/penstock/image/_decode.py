@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, final
 import numpy as np
 import numpy.typing as npt
 
-from penstock.base._arguments import checked_size
+from penstock.base._arguments import bytes_of, checked_size
 from penstock.base._errors import ArgumentError
 from penstock.base._files import open_file
 from penstock.base._spec import ArraySpec
@@ -127,6 +127,7 @@ class Decoding:
 
         Raises:
             ImageError: The bytes hold no such image. The text does not name the file.
+            ArgumentTypeError: These are no bytes, but an element, a path, or decoded numbers.
         """
         resizing = self._resizing
         if resizing is None:
@@ -159,7 +160,8 @@ class Decoding:
         return np.array(pixels, self.dtype, order="C")  # a copy of scratch memory
 
     def _pixels(self, data: Any, least: Callable[[int, int], tuple[int, int]] | None = None) -> Array:
-        view = memoryview(data).cast("B")
+        read_first = " Read it: map(penstock.image.decode), or from_files(paths) for the bytes."
+        view = bytes_of(data, "A Decoding takes the bytes of a file", read_first)
         return indices(view) if self.color_mode == "index" else decoded(view, self.channel_count, least)
 
     @cached_property
