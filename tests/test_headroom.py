@@ -1,5 +1,6 @@
 """What a training loop could gain from a faster input."""
 
+import collections
 import itertools
 import time
 from types import SimpleNamespace
@@ -59,7 +60,21 @@ def test_a_loader_that_ends_early_gives_what_it_has(sleep, count, timed):
     loop = ps.headroom(slow(count, sleep), batches=1000)
     assert sum(1 for _ in loop) == count + (timed + 1 if timed else 0)
     assert loop.batches == timed
-    assert str(loop).startswith("Nothing is known" if not timed else f"{timed} batches of the loader took")
+    few = f"Nothing is known: the loader ended after {count} batch"
+    assert str(loop).startswith(few if not timed else f"{timed} batches of the loader took")
+    assert timed or str(loop).endswith("warm_up=10 needs 12. Give it more batches, or headroom(loader, warm_up=1).")
+
+
+@pytest.mark.parametrize("kind", [dict, collections.OrderedDict, collections.UserDict])
+@pytest.mark.parametrize("outer", [lambda batch: batch, lambda batch: (batch, 1)], ids=["alone", "in a tuple"])
+def test_a_step_may_take_parts_out_of_a_batch(kind, outer):
+    loop, count = ps.headroom([outer(kind(x=1, labels=number)) for number in range(20)], batches=5), 0
+    for batch in loop:
+        batch = batch[0] if isinstance(batch, tuple) else batch
+        assert type(batch) is kind
+        assert batch.pop("labels") == min(count, 14)
+        count += 1
+    assert count == 21
 
 
 def test_no_time_at_all_is_no_division_by_zero(sleep):

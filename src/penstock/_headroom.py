@@ -1,7 +1,9 @@
 """`penstock.headroom`: what a training loop could gain from a faster input, at most."""
 
+import copy
 import math
 import time
+from collections import UserDict
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, final
 
@@ -25,6 +27,8 @@ class Headroom:
         """Seconds from one batch of the loader to the next, on average: the input, and the work on it."""
         self.repeat_s = math.nan
         """The same while one batch was repeated, which needs no input."""
+        self._ended_after: int | None = None
+        """The batches of a loader that had too few of them."""
 
     @property
     def gain(self) -> float:
@@ -32,11 +36,12 @@ class Headroom:
         return self.batch_s / self.repeat_s if self.repeat_s else math.nan
 
     def __iter__(self) -> Iterator[Any]:
-        self.batches, self.batch_s, self.repeat_s = 0, math.nan, math.nan
+        self.batches, self.batch_s, self.repeat_s, self._ended_after = 0, math.nan, math.nan, None
         batches = iter(self._loader)
         last, count, began = None, 0, time.perf_counter()
-        for last in batches:
-            yield last
+        for batch in batches:
+            last = _parts_of(batch)
+            yield batch
             count += 1
             if count == self._warm_up:
                 began = time.perf_counter()
@@ -44,16 +49,22 @@ class Headroom:
                 break
         ended, timed = time.perf_counter(), count - self._warm_up
         if timed < 2:
+            self._ended_after = count
             return
         del batches  # its workers end, where it has some, and take no CPU from the repeats
-        yield last  # the first one after a pause says little
+        yield _parts_of(last)  # the first one after a pause says little
         again = time.perf_counter()
         for _ in range(timed):
-            yield last
+            yield _parts_of(last)
         self.batches, self.batch_s = timed, (ended - began) / timed
         self.repeat_s = (time.perf_counter() - again) / timed
 
     def __str__(self) -> str:
+        if self._ended_after is not None:
+            return (
+                f"Nothing is known: the loader ended after {plural(self._ended_after, 'batch')}, and warm_up="
+                f"{self._warm_up} needs {self._warm_up + 2}. Give it more batches, or headroom(loader, warm_up=1)."
+            )
         if not self.batches:
             return "Nothing is known yet: train on all batches of this object first."
         times = (
@@ -70,6 +81,13 @@ class Headroom:
     __repr__ = __str__
 
 
+def _parts_of(batch: Any) -> Any:
+    """The batch in a dict, list or tuple of its own: a step may take parts out, as `batch.pop("labels")` does."""
+    if type(batch) is tuple:
+        return tuple(map(_parts_of, batch))
+    return copy.copy(batch) if isinstance(batch, (dict, UserDict, list)) else batch
+
+
 def headroom(loader: Iterable[Any], *, batches: int = 100, warm_up: int = 10) -> Headroom:
     """Measures how much faster your training could be with the fastest input, before you change anything.
 
@@ -83,8 +101,9 @@ def headroom(loader: Iterable[Any], *, batches: int = 100, warm_up: int = 10) ->
         print(loop)
 
     The loop ends after `warm_up + batches` batches, or where the loader does, and as many repeats. They train your
-    model, and repeats teach it nothing: do not keep it. The time is that between two batches, so that it holds for
-    programs that compute on a GPU too: where steps run ahead of Python, over 100 batches it is their speed.
+    model, and repeats teach it nothing: do not keep it. What a step writes into the last batch stays in its repeats.
+    The time is that between two batches, so that it holds for programs that compute on a GPU too: where steps run ahead
+    of Python, over 100 batches it is their speed.
 
     Random access: none. Order: that of the loader. Memory: that of the loader, and one batch. The loader's iterator
     is let go before the repeats, so that its workers do not compute beside them.
