@@ -34,8 +34,7 @@ class Progress:
         """Epoch and position after the batches that were handed out."""
         self.worked_at: Position | None = None
         """The same for the batches that the user worked on, if an adapter draws more than these."""
-        self.pieces: list[Tree] = []
-        """The parts of the batch at the position that are still to be handed out, the last one first."""
+        self._pieces: tuple[Position, list[Tree]] = (self.at, [])
         self.iteration = 0
         """How often an iteration, or `set_state`, has ended the one before."""
         self._resumes = True
@@ -47,6 +46,16 @@ class Progress:
     def identity(self) -> str:
         """The plan as a line of text, see `state_of`."""
         return identity(self.plan)
+
+    @property
+    def pieces(self) -> list[Tree]:
+        """The parts of the batch at the position that are still to be handed out, the last one first."""
+        position, pieces = self._pieces  # Ctrl-C may strike between a move and what follows it
+        return pieces if position == self.at else []
+
+    @pieces.setter
+    def pieces(self, pieces: list[Tree]) -> None:
+        self._pieces = self.at, pieces
 
     # Where it goes on.
 
@@ -88,13 +97,15 @@ class Progress:
         if consumed >= 0:
             self._note_consumed((epoch, position + 1), consumed)
         self.at = (self._next_epoch, 0) if is_last else (epoch, position + 1)
+        self.pieces = []
 
     def hand_out(self) -> bool:
         """Counts what was drawn as handed out, and returns whether that was the whole batch or its last part."""
         self._resumes = False
-        if self.pieces:
-            self.pieces.pop()  # only now: before, Ctrl-C would lose this part
-        return not self.pieces
+        if len(self.pieces) < 2:  # `step` drops the last part: before, Ctrl-C would have the batch begin again
+            return True
+        self.pieces.pop()  # only now: before, Ctrl-C would lose this part
+        return False
 
     def end_epoch(self) -> None:
         """Moves to the next epoch."""

@@ -1,5 +1,6 @@
 """Every way to stop ends every thread and frees the memory; nothing waits for what does not come."""
 
+import errno
 import gc
 import itertools
 import sys
@@ -465,6 +466,21 @@ def test_a_ring_that_cannot_be_had_leaves_no_threads(monkeypatch: pytest.MonkeyP
     monkeypatch.undo()
     assert len(list(loader)) == 100
     loader.close()
+
+
+@pytest.mark.slow
+def test_worker_processes_start_again_after_a_start_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_ring, "MemoryFile", _refused)
+    loader = ps.range(8).map(abs).batch(2).loader("processes", workers=1)
+    with pytest.raises(ps.MemoryLimitError, match="The system gives no"):
+        iter(loader)
+    monkeypatch.undo()
+    assert len(list(loader)) == 4
+    loader.close()
+
+
+def _refused(nbytes: int) -> Any:
+    raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
 
 def test_threads_that_cannot_be_had_leave_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Shares of batches that do not divide, and batches that come in parts."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock._progress import Progress
 from penstock.report._counters import Counters
 from penstock.testing import assert_same
 
@@ -235,21 +237,22 @@ def test_the_report_counts_the_elements_of_a_part() -> None:
     assert (report.batches, report.elements_per_batch) == (8, 4)
 
 
-def test_ctrl_c_between_the_parts_of_a_batch_loses_none(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("owner", "name"), [(Counters, "delivered"), (Progress, "step")])
+def test_ctrl_c_between_the_parts_of_a_batch_loses_none_and_repeats_none(
+    owner: type, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with ps.range(12).batch(6).loader("inline", micro_batches=3) as loader:
         iterator = iter(loader)
         found = []
-        for number in range(12):
-            with monkeypatch.context() as patch:
-                if number % 2 == 0:  # each part is interrupted once on its way out
-                    patch.setattr(Counters, "delivered", _interrupted)
-                    with pytest.raises(KeyboardInterrupt):
-                        next(iterator)
-                    continue
+        for _ in range(6):
+            with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+                patch.setattr(owner, name, _interrupted)  # each part, or the last one, on its way out
                 found += next(iterator).tolist()
+                continue
+            found += next(iterator).tolist()
         assert found == list(range(12))
         assert loader.get_state()["epoch"] == 1
 
 
-def _interrupted(*_: object) -> float:
+def _interrupted(*_: object, **__: object) -> float:
     raise KeyboardInterrupt

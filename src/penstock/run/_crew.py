@@ -117,8 +117,8 @@ class Crew:
         return self._payload
 
     def join_pool(self) -> PoolClient:
-        """Returns the right to the worker processes of this process."""
-        if self.client is None:
+        """Returns the right to the worker processes of this process; another one after a start that was cut off."""
+        if self.client is None or self.client.has_left:
             _uninterrupted(self._join)
         assert self.client is not None
         return self.client

@@ -256,15 +256,16 @@ class DispatcherClient(Generic[T]):
         self.tasks: list[T] = []
         self.notes = Notes(lines)
         self._dispatcher = dispatcher
-        self._has_left = False
+        self.has_left = False
+        """Whether `leave` was called: nothing runs for it any more."""
         self._pid = os.getpid()
 
     def leave(self) -> None:
         """Gives up all units; `is_gone` tells when. May be called by finalizers, and again."""
-        if self._has_left or self._pid != os.getpid():
+        if self.has_left or self._pid != os.getpid():
             return
         self._dispatcher.post(lambda: self._dispatcher.leave(self))
-        self._has_left = True  # last: Ctrl-C may strike anywhere before, and then another call does it
+        self.has_left = True  # last: Ctrl-C may strike anywhere before, and then another call does it
 
     def join(self, timeout_s: float) -> bool:
         """Waits until it is gone; returns whether it is. After fork() a child has nothing to wait for.

@@ -482,7 +482,7 @@ class PoolClient(DispatcherClient[PoolTask]):
 
     def leave(self) -> None:
         """See `DispatcherClient`. Units that wait within a read end."""
-        if not self._has_left and self._pid == os.getpid():
+        if not self.has_left and self._pid == os.getpid():
             for task in self.tasks:
                 task.header[0] = NOTHING_WANTED
         super().leave()
