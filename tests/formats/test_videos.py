@@ -320,6 +320,14 @@ def test_a_file_that_is_no_film_is_an_error_with_its_name(tmp_path):
         (tmp_path / "a.mp4").write_bytes(content)
         with pytest.raises(ps.SourceError, match=r"a\.mp4 cannot be read as a film"):
             ps.from_videos(tmp_path / "a.mp4")
+    with av.open(str(tmp_path / "a.m4a"), "w", format="mp4") as file:
+        stream = file.add_stream("aac", rate=8000)
+        sound = av.AudioFrame.from_ndarray(np.zeros((1, 1024), "float32"), format="fltp", layout="mono")
+        sound.sample_rate = 8000
+        stream.layout = "mono"
+        file.mux([*stream.encode(sound), *stream.encode()])
+    with pytest.raises(ps.SourceError, match=r"a\.m4a has no pictures, only streams of audio\. Sound: ffmpeg -i FILE"):
+        ps.from_videos(tmp_path / "a.m4a")
 
 
 @pytest.mark.parametrize("ending", ["mp4", "mkv", "ts"])

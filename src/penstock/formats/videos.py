@@ -172,7 +172,13 @@ def _opened(file: File, *, is_read_whole: bool = False, **options: str) -> Itera
             films = (each for each in container.streams.video if not each.disposition & Disposition.attached_pic)
             stream = next(films, None)
             if stream is None:
-                raise SourceError(f"{file.url} has no pictures, only {len(container.streams)} other streams.")
+                kinds = sorted(
+                    {"a cover" if each.type == "video" else each.type or "data" for each in container.streams}
+                )
+                raise SourceError(
+                    f"{file.url} has no pictures, only streams of {', '.join(kinds)}. Sound: ffmpeg -i FILE new.flac "
+                    "makes what penstock.audio.decode reads."
+                )
             if stream.codec_context is None:
                 raise SourceError(f"{file.url}: its pictures are of a kind that PyAV has no decoder for.")
             stream.codec_context.options = limits
