@@ -310,14 +310,14 @@ def _decoded(
     if at >= frames:
         raise AudioError(f"it has {frames / rate:.3f} seconds, and the part begins at {at / rate:.3f}.")
     present = min(count, frames - at)
-    nbytes = 4 * channels * present * (1 + wanted / rate)
+    lead = _lead(file, content, file_nbytes, at)
+    nbytes = 4 * channels * (lead + present * (1 + wanted / rate))
     room_nbytes = min(_MOST_NBYTES, retry_budget().room_nbytes)
     if nbytes > room_nbytes:
         raise AudioError(
             f"its part takes {size_text(int(nbytes))}, above {size_text(int(room_nbytes))}, which is 4 GiB or what "
             "memory_limit leaves to each worker. Give duration=, or raise memory_limit."
         )
-    lead = _lead(file, content, file_nbytes, at)
     if file.seekable():
         file.seek(at - lead)
     else:  # kinds for telephones
