@@ -1,5 +1,7 @@
+import bz2
 import gzip
 import io
+import lzma
 import os
 import tarfile
 
@@ -347,9 +349,12 @@ class TestTar(SourceTests):
 
 def test_compressed_file_is_refused_with_the_cure(tmp_path):
     path = written(tmp_path / "a.tar", samples(2))
-    path.write_bytes(gzip.compress(path.read_bytes()))
-    with pytest.raises(ps.SourceError, match=r"a\.tar is compressed \(gzip\), .* Decompress it once"):
-        len(ps.from_tar(path))
+    content = path.read_bytes()
+    for kind, compressed in (("gzip", gzip.compress), ("bzip2", bz2.compress), ("xz", lzma.compress)):
+        path.write_bytes(compressed(content))
+        with pytest.raises(ps.SourceError, match=rf"a\.tar is compressed \({kind}\), .* Decompress it once"):
+            len(ps.from_tar(path))
+    assert len(ps.from_tar(written(tmp_path / "b.tar", [("BZh.txt", b"1"), ("b.txt", b"2")]))) == 2
 
 
 def test_damage_anywhere_in_an_index_changes_no_sample(tmp_path):

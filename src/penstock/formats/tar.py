@@ -38,7 +38,11 @@ _PIECE_NBYTES: Final = 1 << 20
 _MAX_HEADER_NBYTES: Final = 1 << 20
 """The bytes of the headers of one member: its name, and attributes of its file."""
 _PLACES: Final = ("offsets", "sizes")
-_COMPRESSED: Final = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"\x28\xb5": "zstd"}
+_COMPRESSED: Final = re.compile(
+    rb"(?P<gzip>\x1f\x8b\x08)|(?P<bzip2>BZh[1-9]1AY&SY)|(?P<xz>\xfd7zXZ\0)|(?P<zstd>\x28\xb5\x2f\xfd)|"
+    rb"(?P<lz4>\x04\x22\x4d\x18)"
+)
+"""What a compressed file begins with. A tar begins with the name of its first member."""
 
 _log = logging.getLogger("penstock")
 
@@ -254,11 +258,10 @@ def _members(file: File) -> Iterator[tuple[str, str, int, int]]:
     """
     import tarfile
 
-    head = file.head(2)
-    if head in _COMPRESSED:
+    if found := _COMPRESSED.match(file.head(10)):
         raise SourceError(
-            f"{file.url} is compressed ({_COMPRESSED[head]}), and there is no random access within it. Decompress "
-            "it once; images and sound are compressed anyway."
+            f"{file.url} is compressed ({found.lastgroup}), and there is no random access within it. Decompress it once; "
+            "images and sound are compressed anyway."
         )
     tell = _recordindex.progress(f"Looking for the members of {file.url}", file.nbytes)
     with file.scan() as stream:
