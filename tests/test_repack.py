@@ -1,5 +1,6 @@
 """Datasets written as tar shards, and read again."""
 
+import errno
 import os
 
 import numpy as np
@@ -72,6 +73,26 @@ def test_elements_that_are_no_samples_are_refused(tmp_path, element, said):
     with pytest.raises(ps.ArgumentTypeError, match=said):
         ps.repack(ps.range(1).map(lambda i: element), tmp_path / "out")
     assert not (tmp_path / "out").exists() or not os.listdir(tmp_path / "out")
+
+
+def test_two_at_once_do_not_mix_their_shards(tmp_path):
+    def beside(element):
+        with pytest.raises(ps.ArgumentError, match=r"another program writes shards into .*out now"):
+            ps.repack(pages(), tmp_path / "out")
+        return element
+
+    paths = ps.repack(pages().map(beside), tmp_path / "out")
+    assert len(ps.from_tar(paths)) == len(pages())
+
+
+def test_a_full_disk_is_named(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: .*out/000000\.tar"):
+        ps.repack(pages(), tmp_path / "out")
+    assert not os.listdir(tmp_path / "out")
 
 
 def test_wrong_arguments_are_refused(tmp_path):

@@ -153,10 +153,13 @@ def test_requests_are_made_by_the_threads_that_the_system_starts(monkeypatch: py
     assert [place[0] for place in places] == list(range(20))
 
 
-def test_a_cache_in_memory_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("call", "number"), [("memfd_create", errno.EPERM), ("open", errno.EMFILE), ("fsync", errno.EFBIG)]
+)
+def test_a_cache_in_memory_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch, call: str, number: int) -> None:
     dataset = ps.range(10).map(lambda x: x * 2).cache()
-    refuse(monkeypatch, "memfd_create", errno.EPERM)
-    with pytest.raises(ps.SourceError, match=r"in memory here: .*not permitted.*cache\(path\)"):
+    refuse(monkeypatch, call, number)
+    with pytest.raises(ps.SourceError, match=rf"in memory here: .*{os.strerror(number)}.*cache\(path\)"):
         list(dataset.loader("inline"))
 
 

@@ -4,6 +4,7 @@ import gc
 import itertools
 import os
 import pickle
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -217,6 +218,13 @@ def test_deleted_file_is_an_error(path: Path, opened_before: bool) -> None:
     with pytest.raises(SourceError, match=r"ds\.npy\[7\] .*: No such file or directory.*put it back"):
         taken(rows, [7, 1])
     rows.advise(np.array([1]))
+
+
+def test_a_limit_of_open_files_is_not_taken_for_a_missing_file(path: Path) -> None:
+    rows = saved(path, numbered((10, 10)))
+    text = str(rows.handle.is_gone(7, OSError(errno.EMFILE, os.strerror(errno.EMFILE))))
+    assert re.search(r"Too many open files\. The system allows .*ulimit -n, or join small files\.$", text)
+    assert "put it back" not in text
 
 
 def test_changes_in_place_are_read(path: Path, way: str) -> None:

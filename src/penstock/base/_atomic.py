@@ -57,7 +57,7 @@ def complete(
     has_name = descriptor is None
     if has_name and aside is None:
         _delete_abandoned(path.parent)
-    with open(os.open(unfinished, _NEW, mode) if descriptor is None else descriptor, "wb") as out:
+    with naming(path), open(os.open(unfinished, _NEW, mode) if descriptor is None else descriptor, "wb") as out:
         try:
             if has_name:
                 with contextlib.suppress(OSError):  # without locks nobody deletes it
@@ -73,6 +73,17 @@ def complete(
             if has_name:
                 unfinished.unlink(missing_ok=True)
             raise
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Adds a path to errors of the system that have none: a write knows a number alone."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = os.fspath(path)
+        raise
 
 
 def write(path: str | os.PathLike[str], content: bytes) -> None:

@@ -5,6 +5,7 @@ penstock.PenstockError` both work. A message has the fact with its numbers, the 
 terms, and the remedy.
 """
 
+import errno
 import signal
 import traceback
 from typing import ClassVar
@@ -112,6 +113,13 @@ def _code_of(handler: object) -> object:
     handler = getattr(handler, "func", handler)  # a partial
     handler = getattr(handler, "__func__", handler)
     return getattr(handler, "__code__", None) or getattr(type(handler).__call__, "__code__", None)
+
+
+def gone_cure(error: OSError) -> str:
+    """What helps if a file cannot be opened that was there before."""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "The system allows no more open files: raise the limit, as by ulimit -n, or join small files."
+    return "It was there when the dataset was made; put it back, or make the dataset again."
 
 
 def home_cure(path: str) -> str:

@@ -1,14 +1,16 @@
 """Writes whole files into a folder or an object store: a name appears when its content is complete."""
 
+import fcntl
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from penstock.base._atomic import complete
 from penstock.base._errors import ArgumentError
 from penstock.sources import _remote, _store
+from penstock.sources._openfile import LocalFile
 from penstock.sources._store import StorageOptions
 
 
@@ -24,8 +26,16 @@ def publisher(verb: str, target: str, storage_options: Any) -> Callable[[str, An
     if not _remote.is_remote(target):
         folder = Path(target)
         folder.mkdir(parents=True, exist_ok=True)
+        lock = _locked(verb, folder)
         _require_none(verb, target, any(folder.glob("*.tar")))
-        return lambda name, file: _write(folder / name, file)
+
+        def write(name: str, file: Any) -> str:
+            assert lock.descriptor >= 0  # it is open as long as this function
+            with complete(folder / name) as out:
+                shutil.copyfileobj(file, out, 1 << 20)
+            return os.path.join(folder, name)
+
+        return write
     if not _store.is_native(target) or target.startswith(("http://", "https://")):
         raise ArgumentError(f"{verb}() writes into folders, and s3://, gs:// and az:// with obstore; not {target}.")
     _require_none(verb, target, bool(_remote.matches(f"{root}/*.tar", options)))
@@ -50,7 +60,20 @@ def _require_none(verb: str, target: str, has_some: bool) -> None:
         )
 
 
-def _write(path: Path, file: BinaryIO) -> str:
-    with complete(path) as out:
-        shutil.copyfileobj(file, out, 1 << 20)
-    return os.fspath(path)
+def _locked(verb: str, folder: Path) -> LocalFile:
+    """Returns an open folder: while it is, no other program writes shards into it by this function.
+
+    Raises:
+        ArgumentError: Another one does.
+    """
+    opened = LocalFile(os.fspath(folder))
+    try:
+        fcntl.flock(opened.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ArgumentError(
+            f"{verb}(): another program writes shards into {folder} now, which would mix with these. Name another "
+            "folder."
+        ) from None
+    except OSError:
+        pass  # a file system without locks of folders
+    return opened

@@ -10,6 +10,7 @@ import numpy as np
 
 from penstock._dataset import Dataset
 from penstock.base._arguments import as_int
+from penstock.base._atomic import naming
 from penstock.base._errors import ArgumentError, ArgumentTypeError, no_path, type_of
 from penstock.formats._publish import publisher
 from penstock.formats.tar import KEY, MEMBER
@@ -46,9 +47,11 @@ def repack(
         The paths of the shards.
 
     Raises:
-        ArgumentError: The dataset is endless, has no elements, or the target holds tar files.
+        ArgumentError: The dataset is endless, has no elements, or the target holds tar files, or gets some from another
+            program now.
         ArgumentTypeError: An element is no dict, or a field cannot be the end of a file name.
         SourceError: The connection fails.
+        OSError: A disk is full, or fails.
 
     Example:
         >>> pages = penstock.from_arrays({"txt": [b"one", b"two"]})
@@ -73,7 +76,7 @@ def repack(
     members = _members(ds)
     first = next(members, None)
     while first is not None:
-        with tempfile.SpooledTemporaryFile(_SPOOLED_NBYTES) as file:
+        with naming(tempfile.gettempdir()), tempfile.SpooledTemporaryFile(_SPOOLED_NBYTES) as file:
             with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
                 while first is not None and (tar.offset < most or not tar.offset):
                     for name, content in first:

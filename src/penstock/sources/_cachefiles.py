@@ -488,8 +488,8 @@ def _text_of(spec: Spec) -> str:
 
 _NOT_IN_MEMORY: Final = (
     "cache() cannot keep elements in memory here: {}. It needs memory files that other processes open below /proc, "
-    "which a sandbox, a /proc that is not mounted, or a limit on open files (ulimit -n) prevents. cache(path) keeps "
-    "them on disk, or in memory if the path is on a tmpfs."
+    "which a sandbox, a /proc that is not mounted, or a limit on open files or their size (ulimit -n, -f) prevents. "
+    "cache(path) keeps them on disk, or in memory if the path is on a tmpfs."
 )
 
 
@@ -499,7 +499,6 @@ class MemoryFiles:
 
     def __init__(self, spec: Spec, length: int | None, limit: int | None) -> None:
         folder: str | None = None
-        keep_standard_numbers()
         if not sys.platform.startswith("linux"):
             folder = tempfile.mkdtemp(prefix="penstock")
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
@@ -509,6 +508,7 @@ class MemoryFiles:
                 paths[name] = os.path.join(folder, name)
                 continue
             try:
+                keep_standard_numbers()
                 descriptor = os.memfd_create("penstock-cache", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
                 weakref.finalize(self, os.close, descriptor)
                 paths[name] = f"/proc/{os.getpid()}/fd/{descriptor}"
@@ -517,7 +517,10 @@ class MemoryFiles:
                 raise SourceError(_NOT_IN_MEMORY.format(error)) from error
             if not is_there:  # /proc numbers processes differently, so the path is of another process
                 raise SourceError(_NOT_IN_MEMORY.format("/proc is that of other processes"))
-        _fill_files(paths, spec, length or 0, is_there=folder is None)
+        try:
+            _fill_files(paths, spec, length or 0, is_there=folder is None)
+        except OSError as error:
+            raise SourceError(_NOT_IN_MEMORY.format(error)) from error
         if length is not None:  # the files of a stream grow and begin anew, until they are complete
             for path in paths.values():
                 with open(path, "r+b") as file:

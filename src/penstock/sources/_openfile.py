@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import native
-from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, no_path
+from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, gone_cure, home_cure, no_path
 from penstock.base._files import open_descriptor, require_file, require_path
 from penstock.base._positions import require_order
 from penstock.base._printable import printable
@@ -130,7 +130,7 @@ class File:
         try:
             return LocalFile(self.url)
         except OSError as error:
-            raise SourceError(f"{fact}: {reason_of(error)}.{cure}") from error
+            raise SourceError(f"{fact}: {reason_of(error)}. {gone_cure(error)}") from error
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         if self.is_local:

@@ -26,7 +26,7 @@ from typing import Any, BinaryIO, Final, Self, final
 import numpy as np
 import numpy.typing as npt
 
-from penstock.base._errors import SourceError, home_cure
+from penstock.base._errors import SourceError, gone_cure, home_cure
 from penstock.base._files import open_file
 from penstock.base._travel import leaves_machine
 
@@ -125,8 +125,7 @@ class StridedFile:
 
     def is_gone(self, element: int, error: OSError) -> SourceError:
         """The error if the file cannot be found or opened any more."""
-        text = "The file was there when the dataset was made; put it back, or make the dataset again."
-        return self.fault(element, f"{self.path}: {error.strerror or error}. {text}")
+        return self.fault(element, f"{self.path}: {error.strerror or error}. {gone_cure(error)}")
 
     def is_shorter(self, element: int, size: int) -> SourceError:
         """The error if the file has `size` bytes, and the element needs more."""
