@@ -1,5 +1,6 @@
 """What tests of running share: who is alive, and functions that wait where a test wants them."""
 
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -82,3 +83,29 @@ class Gate:
         """Waits until these elements came."""
         with self._changed:
             assert self._changed.wait_for(lambda: set(elements) <= set(self.seen), DEADLINE_S), self.seen
+
+
+def interrupted_at(step: int, call: Any) -> bool:
+    """Calls with a KeyboardInterrupt at the `step`-th place where Python looks for signals; whether it came.
+
+    Those are the beginning of a Python function and the return of a C function.
+    """
+    left = step
+
+    def strike(frame: Any, event: str, _: Any) -> None:
+        nonlocal left
+        # What a callback of a weak reference raises, Python drops.
+        if event in ("call", "c_return") and frame.f_code.co_name != "return_slot":
+            left -= 1
+            if left == 0:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+    sys.setprofile(strike)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False

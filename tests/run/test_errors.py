@@ -17,7 +17,7 @@ import penstock as ps
 from penstock import native
 from penstock.sources.arrays import RangeSource
 from penstock.testing import FailingSource
-from tests.run.common import Gate, assert_ended, workers
+from tests.run.common import Gate, assert_ended, interrupted_at, workers
 from tests.waits import DEADLINE_S
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
@@ -439,32 +439,6 @@ def test_a_slow_batch_is_no_error_while_elements_come() -> None:
 
 
 # Ctrl-C in the consumer, at any bytecode.
-
-
-def interrupted_at(step: int, call: Any) -> bool:
-    """Calls with a KeyboardInterrupt at the `step`-th place where Python looks for signals; whether it came.
-
-    Those are the beginning of a Python function and the return of a C function.
-    """
-    left = step
-
-    def strike(frame: Any, event: str, _: Any) -> None:
-        nonlocal left
-        # What a callback of a weak reference raises, Python drops.
-        if event in ("call", "c_return") and frame.f_code.co_name != "return_slot":
-            left -= 1
-            if left == 0:
-                sys.setprofile(None)
-                raise KeyboardInterrupt
-
-    sys.setprofile(strike)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.setprofile(None)
-    return False
 
 
 STRIKES_IN_A_FINALIZER = """

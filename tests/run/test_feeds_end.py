@@ -15,6 +15,7 @@ import penstock as ps
 from penstock.memory._ring import Ring
 from penstock.memory._shared import SharedFile
 from penstock.testing._shared import SharedSignal
+from tests.run.common import interrupted_at
 from tests.run.feeds import BEGUN, BLOCKED, ENDED, EVERY_EXECUTOR, INT64, Watched, batches_of, lists, stream
 from tests.waits import DEADLINE_S
 
@@ -422,6 +423,17 @@ def test_ctrl_c_costs_nothing(executor: str, where: str) -> None:
         assert len(got) in (at - 1, at)
         assert lists(iterator) == batches_of(4, 100)[at:]
         assert lists(loader) == batches_of(4, 100)
+
+
+def test_an_interrupt_anywhere_in_a_seek_costs_nothing() -> None:
+    dataset = stream(range(40)).map(abs, element_spec=INT64).batch(4)
+    with dataset.loader("threads", workers=1, prefetch=1, timeout_s=DEADLINE_S) as loader:
+        step, in_a_row = 0, 0
+        while in_a_row < 3:
+            step += 1
+            in_a_row = 0 if interrupted_at(step, lambda: iter(loader)) else in_a_row + 1
+            assert next(iter(loader)).tolist() == [0, 1, 2, 3]
+    assert step > 20
 
 
 @pytest.mark.slow

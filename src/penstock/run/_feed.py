@@ -183,10 +183,13 @@ class Feed(LocalClient):
     # The delivery's side.
 
     def stir(self) -> None:
-        """Has the worker look at the schedule, which changed. Called with the lock held."""
-        self.schedule.is_stirred = False
+        """Has the worker look at the schedule, which changed. Called with the lock held.
+
+        If Ctrl-C strikes in it, the schedule is still stirred, and the next worker of the delivery does it again.
+        """
+        self._executor.wake()  # the worker waits for the lock
         self.ring.give_up(self.schedule.given_up)
-        self._executor.wake()
+        self.schedule.is_stirred = False
 
     def consumed_at(self, place: int) -> int:
         """Returns how far the input of the stream was read for the element at a place."""
