@@ -52,6 +52,40 @@ def test_an_mp3_has_the_same_samples_in_its_parts(rate, mode, tmp_path):
     assert len(audio.decode(path)) == len(whole)
 
 
+def mp3(samples, mode):
+    out = io.BytesIO()
+    soundfile.write(out, samples, 16000, format="MP3", compression_level=0.9, bitrate_mode=mode)
+    return out.getvalue()
+
+
+def test_an_mp3_is_read_to_its_end_whatever_its_first_frame_promises():
+    noise = np.random.default_rng(0).normal(0, 0.1, 60_000) * (np.arange(60_000) < 9000)
+    data = mp3(noise, "VARIABLE")
+    plain = data[data.index(data[:2], 2) :]  # without the first frame, which says the number of frames
+    assert b"Xing" not in plain
+    with soundfile.SoundFile(io.BytesIO(plain)) as file:
+        assert file.frames < 50_000  # a guess from the first bit rate
+    whole = audio.decode(plain)
+    assert 60_000 <= len(whole) < 60_000 + 4 * 576
+    for first in (0, 8000, 30_000, len(whole) - 500):
+        part = audio.decode(plain, offset=first / 16000, duration=500 / 16000)
+        assert np.abs(part - whole[first : first + 500]).max() < 1e-5
+    assert len(audio.decode(plain + bytes(900))) == len(whole)
+    assert len(audio.decode(plain[:-1])) == len(whole) - 576  # without a frame that is not whole
+    with pytest.raises(audio.AudioError, match=r"it is damaged: "):
+        audio.decode(plain[:3000] + bytes(3000) + plain[3000:])
+
+
+def test_mp3_files_behind_each_other_are_no_shorter_one():
+    data = mp3(np.random.default_rng(0).normal(0, 0.1, 30_000), "VARIABLE")
+    assert len(audio.decode(data + bytes(3000))) == 30_000
+    for first in (data, b"ID3\3\0\0\0\0\1\0" + bytes(128) + data):
+        with pytest.raises(audio.AudioError, match=r"several streams stand behind each other in it, .* 30,000 samples"):
+            audio.decode(first + data)
+    plain = mp3(np.random.default_rng(0).normal(0, 0.1, 30_000), "CONSTANT")
+    assert len(audio.decode(plain + plain)) > 60_000
+
+
 def test_kinds_that_are_decoded_from_their_beginning_have_parts():
     out = io.BytesIO()
     soundfile.write(out, TONE, RATE, format="WAV", subtype="GSM610")

@@ -3,6 +3,7 @@
 Everything runs without the GIL, but for some microseconds a file.
 """
 
+import functools
 import io
 import os
 import re
@@ -13,6 +14,7 @@ from typing import Any, Final, final
 import numpy as np
 import numpy.typing as npt
 
+from penstock.audio._mp3 import Stretched, goes_on, says_count
 from penstock.audio._ogg import MOST_PAGE_NBYTES, last_start, page_at, sample_before_last_page
 from penstock.base._arguments import as_float, as_int, bytes_of, needs
 from penstock.base._errors import ArgumentError, SourceError
@@ -42,15 +44,19 @@ _OGG_STREAM: Final = re.compile(r"Stream serialno : (-?\d+)")
 _OGG_OFFSET: Final = re.compile(r"PCM offset\s+: (-?\d+)")
 _MOST_VORBIS_BLOCK: Final = 8192
 _NIST_COUNT: Final = re.compile(rb"^sample_count -i (\d+)\s", re.MULTILINE)
-_MP3_COUNT: Final = re.compile(rb"(?:Xing|Info)...[\1\3\5\7\x09\x0b\x0d\x0f](?!\0{4})|VBRI.{10}(?!\0{4})", re.DOTALL)
-"""The number of frames of an MP3, near its beginning."""
 _MP3_LEAD: Final = 16 * 1152
 """Samples of an MP3 that are decoded before a part. A frame needs bytes of up to 12 frames before it, and after a seek
 libsndfile decodes fewer."""
+_SEVERAL: Final = (
+    "several streams stand behind each other in it, and libsndfile reads {:,} samples, those of the first. Join them: "
+    "ffmpeg -i FILE new.flac."
+)
 _NOT_OPENED: Final = (
     "is no sound file, is damaged, or is of a kind that libsndfile does not read (then write it anew: ffmpeg -i FILE "
     "new.flac)"
 )
+_MP3_STEP: Final = 192
+"""Frames of MPEG have a multiple of this."""
 _BLOCK: Final = 1 << 16
 _MOST_RATE: Final = 10_000_000
 _MOST_NBYTES: Final = 1 << 32
@@ -199,8 +205,10 @@ def _part(data: Any, options: Decoding, first: Callable[[int, int, int], int]) -
             content.seek(0)
             with soundfile.SoundFile(content) as file:
                 opened = True
-                frames = _frame_count(file, content)
-                _refuse_part(file, content, nbytes, frames)
+                if not _is_mp3(file) or says_count(functools.partial(_bytes_at, content)):
+                    return _decoded(file, content, nbytes, int(file.frames), options, first)
+            frames = _counted(content, nbytes)
+            with soundfile.SoundFile(Stretched(content, nbytes)) as file:
                 return _decoded(file, content, nbytes, frames, options, first)
     except AudioError as error:
         raise AudioError(f"{name}{error}") from None
@@ -214,17 +222,21 @@ def _part(data: Any, options: Decoding, first: Callable[[int, int, int], int]) -
         ) from None
 
 
-def _frame_count(file: Any, content: Any) -> int:
-    """The samples of each channel. An MP3 need not say them; then libsndfile guesses, so they are counted here."""
-    if not _is_mp3(file):
-        return int(file.frames)
-    at, head = 0, _bytes_at(content, 0, 10)
-    if head[:3] == b"ID3":
-        a, b, c, d = head[6:]
-        at = 10 + (a << 21 | b << 14 | c << 7 | d)
-    if _MP3_COUNT.search(_bytes_at(content, at, 1 << 12)):
-        return int(file.frames)
-    return sum(iter(lambda: len(file.read(_BLOCK, dtype="float32")), 0))
+def _counted(content: Any, nbytes: int) -> int:
+    """The samples of each channel of an MP3, which does not say them. A last frame that is not whole is left out."""
+    frames = 0
+    for size in (384 * _MP3_STEP, _MP3_STEP):  # where the last block has an error, its samples before that
+        stretched = Stretched(content, nbytes)
+        with soundfile.SoundFile(stretched) as file:
+            file.seek(frames)
+            try:
+                while count := len(file.read(size, dtype="float32")):
+                    frames += count
+                break
+            except soundfile.SoundFileError:
+                if not stretched.is_at_end:
+                    raise
+    return frames
 
 
 def _bytes_at(content: Any, at: int, nbytes: int) -> bytes:
@@ -252,6 +264,8 @@ def _refuse_part(file: Any, content: Any, nbytes: int, frames: int) -> None:
         raise AudioError(f"it is cut: its header says {int(count[1]):,} samples, and {frames:,} are there.")
     if "Seems to be a truncated file" in notes or "File seems to be truncated" in notes:
         raise AudioError(f"it is cut: it ends amid its sound, after {frames:,} samples.")
+    if _is_mp3(file) and goes_on(functools.partial(_bytes_at, content), nbytes):
+        raise AudioError(_SEVERAL.format(frames))
     if "Junk after the last page" in notes and (stream := _stream_of(file)) is not None:
         tail = _bytes_at(content, max(0, nbytes - MOST_PAGE_NBYTES), MOST_PAGE_NBYTES)
         start = last_start(tail)
@@ -259,10 +273,7 @@ def _refuse_part(file: Any, content: Any, nbytes: int, frames: int) -> None:
         if start is not None and (page is None or page[0] > len(tail)):
             raise AudioError(f"it is cut: it ends amid a page of Ogg, after {frames:,} samples.")
         if page is not None and page[2] != stream:
-            raise AudioError(
-                f"several streams stand behind each other in it, and libsndfile reads {frames:,} samples, those of the "
-                "first. Join them: ffmpeg -i FILE new.flac."
-            )
+            raise AudioError(_SEVERAL.format(frames))
 
 
 def _stream_of(file: Any) -> int | None:
@@ -296,6 +307,7 @@ def _decoded(
     file: Any, content: Any, file_nbytes: int, frames: int, options: Decoding, first: Callable[[int, int, int], int]
 ) -> Sound:
     rate, channels = file.samplerate, file.channels
+    _refuse_part(file, content, file_nbytes, frames)
     if frames == (1 << 63) - 1:
         raise AudioError(
             "its header does not say how many samples it has, as if it was written into a pipe. Write it anew: ffmpeg "
