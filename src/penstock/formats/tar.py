@@ -258,9 +258,9 @@ def _members(file: File) -> Iterator[tuple[str, str, int, int]]:
     """
     import tarfile
 
-    if found := _COMPRESSED.match(file.head(10)):
+    if packed := _COMPRESSED.match(file.head(10)):
         raise SourceError(
-            f"{file.url} is compressed ({found.lastgroup}), and there is no random access within it. Decompress "
+            f"{file.url} is compressed ({packed.lastgroup}), and there is no random access within it. Decompress "
             "it once; images and sound are compressed anyway."
         )
     tell = _recordindex.progress(f"Looking for the members of {file.url}", file.nbytes)
