@@ -288,7 +288,10 @@ def test_closed_is_closed(path: Path) -> None:
     rows.advise(np.array([1]))
 
 
-@pytest.mark.parametrize(("errno_", "text"), [(errno.EIO, "Input/output error"), (errno.ESTALE, "Stale file handle")])
+@pytest.mark.parametrize(
+    ("errno_", "text"),
+    [(errno.EIO, "Input/output error"), (errno.ESTALE, "Stale file handle"), (0, "Input/output error")],  # 0: SIGBUS
+)
 def test_an_error_of_the_device_names_the_element(
     path: Path, monkeypatch: pytest.MonkeyPatch, errno_: int, text: str
 ) -> None:

@@ -216,6 +216,8 @@ class CacheFolder:
         self._lock = threading.Lock()
         self._claimed: set[BlockName] = set()
         self._held: Counter[str] = Counter()
+        self._unreadable: set[BlockName] = set()
+        """Blocks that are there and cannot be read: they are not waited for."""
         self._numbers = itertools.count()
         self._boot = _boot()
         self._is_failing = False
@@ -322,7 +324,7 @@ class CacheFolder:
     # Blocks.
 
     def has(self, name: BlockName) -> bool:
-        return os.access(f"{self.path}/{name.path}", os.F_OK)
+        return name not in self._unreadable and os.access(f"{self.path}/{name.path}", os.F_OK)
 
     def read(self, name: BlockName, parts: Sequence[tuple[int, memoryview]]) -> bool:
         """Copies parts of a block into memory. False if the block is not there.
@@ -333,7 +335,9 @@ class CacheFolder:
         """
         try:
             descriptor = os.open(f"{self.path}/{name.path}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                self._unreadable.add(name)
             return False
         size, trailer = name.stop - name.start, bytearray(_TRAILER_NBYTES)
         try:
@@ -343,9 +347,10 @@ class CacheFolder:
                 wanted = [*parts, (size, memoryview(trailer))]
                 is_whole = all(os.preadv(descriptor, [place], at) == len(place) for at, place in wanted)
             if is_whole and (trailer[8:] == self._boot or self._is_right(name, descriptor, trailer)):
+                self._unreadable.discard(name)
                 return True
-        except OSError:  # the disk fails
-            pass
+        except OSError:  # the disk fails, and may not delete it
+            self._unreadable.add(name)
         finally:
             os.close(descriptor)
         self.delete(name)

@@ -172,12 +172,15 @@ def read_error(file: StridedFile, error: native.CopyError) -> SourceError:
             require_same(file, error.element)
         except SourceError as found:
             return found
-    if error.errno:
-        cause = (
-            f"{os.strerror(error.errno)}, in {file.path}. The disk or the connection to it fails; see the system's log."
-        )
-        return file.fault(error.element, cause)
-    return file.is_shorter(error.element, os.stat(file.path).st_size)
+    try:
+        size = os.stat(file.path).st_size
+    except OSError as gone:
+        return file.is_gone(error.element, gone)
+    if not error.errno and size < file.extent[1]:
+        return file.is_shorter(error.element, size)
+    # A page of a mapped file that the disk cannot give comes without a number.
+    cause = f"{os.strerror(error.errno or errno.EIO)}, in {file.path}. The disk or the connection to it fails; see the "
+    return file.fault(error.element, f"{cause}system's log.")
 
 
 def from_memmap(array: np.ndarray[Any, Any]) -> FileSource | None:
