@@ -415,6 +415,26 @@ def test_many_shards_are_listed_once_and_read_in_any_order(s3, monkeypatch):
     assert not heads
 
 
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("s3://bucket", "it names no object"),
+        ("s3://bucket/", "it names no object"),
+        ("s3:///a", "Unable to recognise URL"),
+    ],
+)
+def test_an_url_without_an_object_or_a_bucket_is_refused(s3, url, said):
+    with pytest.raises(ps.SourceError, match=rf"{url} cannot be read: .*{said}[^\n]*$"):
+        ps.from_tar(url)
+
+
+def test_an_array_of_several_objects_is_refused(s3):
+    for name in ("a.npy", "b.npy"):
+        s3.put(f"several/{name}", b"")
+    with pytest.raises(ps.SourceError, match=r"stands for 2 files\. from_npy\(\) reads one file"):
+        ps.from_npy("s3://bucket/several/*.npy")
+
+
 def test_marks_of_folders_are_no_files(s3):
     for key in ("marked/", "marked/train/", "marked/empty/"):  # as consoles of object stores make folders
         s3.call("PUT", f"bucket/{key}", b"")

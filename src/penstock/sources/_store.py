@@ -274,10 +274,16 @@ def _version(meta: Any) -> str:
 
 
 def _place(url: str, options: StorageOptions | None) -> tuple[Any, str]:
-    """Returns the client of a bucket, one for all threads, and the key."""
+    """Returns the client of a bucket, one for all threads, and the key.
+
+    Raises:
+        StoreError: There is no key, or the bucket has no name.
+    """
     parts = urlsplit(url.replace("#", "%23").replace("?", "%3F"))
     root = f"{parts.scheme}://{parts.netloc}"
     key = url[len(root) + 1 :]
+    if not key and parts.scheme not in _HTTP:  # asked about a bucket, servers answer as of an object without bytes
+        raise StoreError(404, "it names no object in a bucket")
     return _client(root, options, os.getpid(), _environment()), unquote(key) if parts.scheme in _HTTP else key
 
 
@@ -306,6 +312,8 @@ def _client(root: str, options: StorageOptions | None, pid: int, environment: fr
             f"storage_options= of {root}: {_words(error)} They are those of obstore, such as 'region', 'endpoint', "
             "'access_key_id', 'secret_access_key' and 'skip_signature'."
         ) from None
+    except obstore.exceptions.BaseError as error:
+        raise StoreError(400, _words(error)) from None
     except TypeError as error:
         raise ArgumentTypeError(f"storage_options= of {root}: {_words(error)}.") from None
 

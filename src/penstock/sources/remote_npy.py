@@ -82,7 +82,9 @@ def source(url: str, storage_options: Any, cache: Any) -> RemoteArray:
     Raises:
         SourceError: As `npy.describe`, or the array is in Fortran order.
     """
-    (file,) = _openfile.find("from_npy", [url], storage_options, cache)
+    file, *others = _openfile.find("from_npy", [url], storage_options, cache)
+    if others:
+        raise SourceError(f"{url} stands for {len(others) + 1:,} files. from_npy() reads one file. {npy.SEVERAL_FILES}")
     with file.scan() as stream:
         array = npy.described(stream, file.name, url, (0, 0, file.nbytes))
     if not array.has_whole_rows:
