@@ -324,6 +324,10 @@ def test_an_answer_may_take_long_as_long_as_bytes_come(server, monkeypatch):
         storage_options = None if options is None else {"client_options": options}
         ps.from_files([url_of(server, protocol="http")], storage_options=storage_options)
         assert limits.items() <= given.pop().items()
+    monkeypatch.setattr("obstore.put", lambda *_: None)
+    monkeypatch.setattr(_remote, "matches", lambda *_: [])
+    ps.repack(ps.from_arrays({"txt": [b"one"]}), "s3://bucket/a", storage_options={"skip_signature": True})
+    assert given.pop()["read_timeout"] == "15m"
 
 
 def test_a_late_answer_is_said_to_be_late(server, monkeypatch):

@@ -149,7 +149,7 @@ def put(url: str, file: Any, options: StorageOptions | None) -> None:
     """Writes an object, which appears when all of it has arrived."""
     import obstore
 
-    store, key = _place(url, options)
+    store, key = _place(url, options, TIMEOUT)  # no byte of an answer comes before all have gone up a slow line
     _asked(lambda: obstore.put(store, key, file))
 
 
@@ -273,7 +273,7 @@ def _version(meta: Any) -> str:
     return f"{meta['size']} {meta['last_modified'].isoformat()}"
 
 
-def _place(url: str, options: StorageOptions | None) -> tuple[Any, str]:
+def _place(url: str, options: StorageOptions | None, read_timeout: str = READ_TIMEOUT) -> tuple[Any, str]:
     """Returns the client of a bucket, one for all threads, and the key.
 
     Raises:
@@ -284,7 +284,8 @@ def _place(url: str, options: StorageOptions | None) -> tuple[Any, str]:
     key = url[len(root) + 1 :]
     if not key and parts.scheme not in _HTTP:  # asked about a bucket, servers answer as of an object without bytes
         raise StoreError(404, "it names no object in a bucket")
-    return _client(root, options, os.getpid(), _environment()), unquote(key) if parts.scheme in _HTTP else key
+    client = _client(root, options, os.getpid(), _environment(), read_timeout)
+    return client, unquote(key) if parts.scheme in _HTTP else key
 
 
 def _environment() -> frozenset[tuple[str, str]]:
@@ -293,13 +294,15 @@ def _environment() -> frozenset[tuple[str, str]]:
 
 
 @lru_cache(64)
-def _client(root: str, options: StorageOptions | None, pid: int, environment: frozenset[tuple[str, str]]) -> Any:
+def _client(
+    root: str, options: StorageOptions | None, pid: int, environment: frozenset[tuple[str, str]], read_timeout: str
+) -> Any:
     import obstore.exceptions
     from obstore.store import from_url
 
     given = {} if options is None else dict(options.values)
     # Plain HTTP happens only where the URL or the endpoint says so.
-    limits = {"read_timeout": READ_TIMEOUT, "timeout": TIMEOUT}
+    limits = {"read_timeout": read_timeout, "timeout": TIMEOUT}
     client_options = {"allow_http": True, **limits, **given.pop("client_options", {})}
     if root.startswith("s3") and "credential_provider" not in given and _needs_boto3(given):
         from obstore.auth.boto3 import Boto3CredentialProvider
