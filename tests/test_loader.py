@@ -1,11 +1,13 @@
 """Epochs, positions, states: what iterating a loader means."""
 
+import contextlib
 import copy
 import itertools
 import json
 import multiprocessing.spawn
 import os
 import pickle
+import sys
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
@@ -331,6 +333,31 @@ def test_a_call_from_within_a_call_is_refused() -> None:
         source.iterator = None
     assert len(errors) == 4
     assert errors[0].startswith("This loader is in the middle of a call on this very thread")
+
+
+def test_a_call_from_within_a_call_never_waits_for_itself(executor: Any) -> None:
+    left = step = 0
+
+    def strike(frame: Any, event: str, _: Any) -> None:
+        """Takes a batch, as a signal handler may, at a place where Python looks for signals."""
+        nonlocal left
+        if event in ("call", "c_return"):
+            left -= 1
+            if left == 0:
+                sys.setprofile(None)
+                with contextlib.suppress(ps.LoaderError):
+                    next(iterator)
+
+    with ps.range(10**6).batch(1).loader(executor) as loader:
+        iterator = iter(loader)
+        while left <= 0:
+            left = step = step + 1
+            sys.setprofile(strike)
+            try:
+                next(iterator)
+            finally:
+                sys.setprofile(None)
+    assert step > 20
 
 
 def test_a_new_iterator_of_another_thread_waits_for_the_batch_of_the_older() -> None:

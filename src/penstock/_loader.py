@@ -466,7 +466,8 @@ class Loader(NoArray):
             if self._lock.locked():
                 raise LoaderError(STARTED_ELSEWHERE)
             self._pid = os.getpid()
-        if self._lock_holder == threading.get_ident():
+        here = threading.get_ident()  # not below, where a signal handler would strike between the lock and its holder
+        if self._lock_holder == here:
             raise LoaderError(
                 "This loader is in the middle of a call on this very thread, and a finalizer or a signal handler "
                 "called it again. Iterate it outside of them."
@@ -474,7 +475,7 @@ class Loader(NoArray):
         # Not a context manager in Python: Ctrl-C may interrupt it before it releases the lock, and a notebook that
         # keeps the traceback would then keep the lock.
         with self._lock:
-            self._lock_holder = threading.get_ident()
+            self._lock_holder = here
             try:
                 return call(*arguments)
             finally:
