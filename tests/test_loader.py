@@ -604,7 +604,7 @@ def test_a_consumer_waits_for_another_that_has_just_begun():
 
 def test_shards_are_refused_if_any_of_several_short_batches_does_not_divide():
     dataset = ps.concatenate([ps.range(10).batch(4), ps.range(9).batch(4)])
-    with pytest.raises(ps.ArgumentError, match="The last batch has 1 elements, which 2 shards"):
+    with pytest.raises(ps.ArgumentError, match="The last batch has 1 element, which 2 shards"):
         dataset.loader(shard=(0, 2))
 
 

@@ -31,7 +31,7 @@ from penstock.plan._own_rows import not_shared
 from penstock.plan._pad import padding_verb
 from penstock.plan._reader import Gather, OpenSources, Reader, WorkerStatus
 from penstock.plan._source import key_of
-from penstock.plan._text import origins
+from penstock.plan._text import length_text, origins
 
 ANNOUNCED_BATCHES: Final = 16
 """The most batches that are announced to the kernel ahead of their reads."""
@@ -567,7 +567,7 @@ def require_shares(node: Node, share: Share, *, stands_alone: bool = True) -> No
     if uneven == "weights":
         if (least := min(short | sizes)) < parts:
             raise ArgumentError(
-                f"A batch has {least} elements, too few for {shares}: a share would be empty. Use "
+                f"A batch has {length_text(least)}, too few for {shares}: a share would be empty. Use "
                 "drop_remainder=True, or uneven='mask', which fills up."
             )
         return
@@ -576,7 +576,7 @@ def require_shares(node: Node, share: Share, *, stands_alone: bool = True) -> No
         batch, drops = ("A batch", "") if is_full else ("The last batch", " and drop_remainder=True")
         cure = "Or let shares differ by an element: uneven='weights'; for evaluation uneven='mask'."
         raise ArgumentError(
-            f"{batch} has {uneven_rows[0]} elements, which {shares} cannot share evenly. Use a batch size that "
+            f"{batch} has {length_text(uneven_rows[0])}, which {shares} cannot share evenly. Use a batch size that "
             f"{parts} divides{drops}.{' ' + cure if stands_alone else ''}"
         )
 
