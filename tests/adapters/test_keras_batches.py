@@ -208,7 +208,8 @@ def test_class_weight_makes_the_sample_weights_that_keras_makes(form):
     ours, theirs = recording_model([keras.layers.Dense(3)]), recording_model([keras.layers.Dense(3)])
     for model in (ours, theirs):
         model.compile("sgd", "mse" if form == "one-hot" else "sparse_categorical_crossentropy", run_eagerly=True)
-    ours.fit(ps.from_arrays((x, y)).batch(4).to_keras(class_weight=table), verbose=0)
+    element = (x, y, None) if form == "floats" else (x, y)
+    ours.fit(ps.from_arrays(element).batch(4).to_keras(class_weight=table), verbose=0)
     theirs.fit(x, y, batch_size=4, shuffle=False, class_weight=table, verbose=0)
     assert_same(arrays(ours.trained, 2), arrays(theirs.trained, 2))
 
@@ -381,6 +382,29 @@ def test_an_error_in_the_pipeline_leaves_fit_as_what_it_is_and_the_next_fit_begi
     model.fit(adapter, epochs=1, verbose=0)
     assert [x.ravel().tolist() for x in arrays(model.trained)] == [[0, 1, 2, 3], [0, 1, 2, 3], [4, 5, 6, 7]]
     assert at(adapter) == (2, 0)
+
+
+@pytest.mark.parametrize("verb", ["fit", "evaluate", "predict"])
+@pytest.mark.parametrize("failing", [0, 6])
+def test_an_error_in_the_pipeline_leaves_the_model_its_weights(verb, failing):
+    import keras
+
+    def decode(x):
+        if x == failing:
+            raise KeyError("no such label")
+        return np.float32([x]), np.float32([x])
+
+    ours, theirs = (keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]) for _ in range(2))
+    for model in (ours, theirs):
+        model.compile("sgd", "mse", run_eagerly=True, steps_per_execution=1 if BACKEND == "torch" else 2)
+        model.set_weights([np.ones((1, 1)), np.ones(1)])
+    with pytest.raises(ps.ElementError, match=f"failed on element {failing}"):
+        getattr(ours, verb)(ps.range(8).map(decode).batch(4).to_keras(executor="inline"), verbose=0)
+    if verb == "fit" and failing:
+        x = np.arange(4, dtype=np.float32)[:, None]
+        theirs.train_on_batch(x, x)
+    for found, wanted in zip(ours.get_weights(), theirs.get_weights(), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="tf.distribute")

@@ -51,6 +51,8 @@ class ClassWeights:
                 raise ArgumentTypeError(f"class_weight[{label}]={weight!r} is no number.")
             if not (math.isfinite(weight) and float(weight) >= 0):
                 raise ArgumentError(f"class_weight[{label}]={weight!r} is not a finite weight of at least 0.")
+        if isinstance(element_spec, tuple) and len(element_spec) == 3 and element_spec[2] is None:
+            element_spec = element_spec[:2]  # without weights
         if not isinstance(element_spec, tuple) or len(element_spec) != 2:
             has_weights = isinstance(element_spec, tuple) and len(element_spec) == 3
             raise SpecError(

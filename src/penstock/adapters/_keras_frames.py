@@ -17,6 +17,13 @@ from penstock.plan._node import Node
 MEASURING: Final = ("evaluate", "predict")
 """Keras's methods that do not train."""
 
+_STATES: Final = {
+    "fit": ("trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables"),
+    "evaluate": ("trainable_variables", "non_trainable_variables", "metrics_variables"),
+    "predict": ("trainable_variables", "non_trainable_variables"),
+}
+"""What Keras on JAX takes out of a model while it computes, in the order of its local `state`."""
+
 
 def asking(frame: Any) -> EpochIterator | None:
     """Keras's iterator over epochs whose method this frame runs, if it is one."""
@@ -61,6 +68,28 @@ def is_building(frame: Any) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def give_weights_back(frame: Any) -> None:
+    """Gives a model of Keras on JAX its weights back, before an error ends the method that has taken them out.
+
+    `fit` itself gives back what its last execution returned, and at its first has nothing; `evaluate` and `predict`
+    give back nothing. The values are a local `state` of the method, or of the execution of several steps that it calls.
+
+    Args:
+        frame: That which asks for a batch.
+    """
+    found = method(frame) if keras.backend.backend() == "jax" else None
+    if found is None:
+        return
+    names, model = _STATES[found.f_code.co_name], found.f_locals.get("self")
+    while frame is not found.f_back:
+        state = frame.f_locals.get("state")
+        if isinstance(state, tuple) and len(state) == len(names):
+            model._jax_state, model._jax_state_synced = dict(zip(names, state, strict=True)), False
+            model.jax_state_sync()
+            return
+        frame = frame.f_back
 
 
 def require_nothing_dropped(frame: Any) -> None:

@@ -195,7 +195,6 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
         """
         frame = sys._getframe(1)
         asking = frames.asking(frame)
-        self._scale(frame)  # what it refuses later leaves Keras's models on JAX without their weights
         if asking is not None and not frames.runs_on(frame):
             asking._num_batches = self._count(self.loader.rest_count(), frame)
             if asking._num_batches is None and not asking.steps_per_epoch:
@@ -268,13 +267,29 @@ class _Pass(Iterator[Tree]):
         """Epoch and batch where it began; None when something was drawn."""
 
     def __next__(self) -> Tree:
+        frame = sys._getframe(1)
+        try:
+            return self._batch(frame)
+        except StopIteration:
+            raise
+        except BaseException as error:
+            frames.give_weights_back(frame)
+            _tell_cause(error)
+            raise
+
+    def _batch(self, frame: Any) -> Tree:
+        """The next batch, in the framework's arrays.
+
+        Args:
+            frame: The caller's.
+        """
         if self._epoch is None:
-            if frames.is_building(sys._getframe(1)):
+            if frames.is_building(frame):
                 return self._made(self._weighed(flatten_like(self._delivered.structure, self._blank())))
             if self._runs_on:
                 self._loader.progress.stay()
             self._begun_at = self._loader.progress.start
-            self._scale = self._adapter._scale(sys._getframe(1))
+            self._scale = self._adapter._scale(frame)
             self._epoch = iter(self._loader)
         try:
             leaves = self._next()
@@ -284,9 +299,6 @@ class _Pass(Iterator[Tree]):
             self._require_some_batch()
             if self._for_trainer:
                 self._end_for_tensorflow()
-            raise
-        except Exception as error:
-            _tell_cause(error)
             raise
         self._begun_at = None
         self._drawn_count += 1
@@ -331,9 +343,9 @@ class _Pass(Iterator[Tree]):
         if position and on_jax:
             raise StateError(
                 f"The state that was set is of the end of epoch {epoch}: nothing is left of it after {position:,} "
-                "batches, and Keras on JAX cannot train on nothing. Load the model again, and begin with the next "
-                f"epoch: set_state({{**state, 'epoch': {epoch + 1}, 'position': 0}}), without 'cursor' if the state "
-                f"has it, and fit(initial_epoch={epoch + 1})."
+                "batches, and Keras on JAX cannot train on nothing. Begin with the next epoch: "
+                f"set_state({{**state, 'epoch': {epoch + 1}, 'position': 0}}), without 'cursor' if the state has it, "
+                f"and fit(initial_epoch={epoch + 1})."
             ) from None
         if self._verb == "predict" or (self._verb and on_jax):
             shard = self._loader.arrangement.options.shard
@@ -375,12 +387,13 @@ class _Pass(Iterator[Tree]):
         tensors: Tree = self._spec.structure.unflatten(map(self._convert, leaves, self._adapter._names))
         if self._weights is not None:
             x, y, *others = tensors
-            labels = leaves[-2] if others else leaves[-1]
+            has_others = any(other is not None for other in others)
+            labels = leaves[-2] if has_others else leaves[-1]
             if self._epoch is None:  # a blank batch has no labels
                 weights = np.ones(len(labels), np.float32)
             else:
                 weights = self._weights.of(labels, "batch {1} of epoch {0}".format(*self._drawn_from))
-            tensors = x, y, self._convert(weights * leaves[-1] if others else weights, "[2]")
+            tensors = x, y, self._convert(weights * leaves[-1] if has_others else weights, "[2]")
         is_short = any(full not in (None, count) for full, count in zip(self._rows, counts, strict=True))
         if self._for_trainer and isinstance(tensors, tuple) and is_short:
             # A list, so that TensorFlow traces a separate step for the short batch. For a tuple it would trace one step
@@ -501,7 +514,7 @@ def _require_divisible(sizes: Collection[int]) -> None:
         )
 
 
-def _tell_cause(error: Exception) -> None:
+def _tell_cause(error: BaseException) -> None:
     """Notes the traceback of the cause: `fit` shortens tracebacks, and does it by raising the error `from None`.
 
     Before the other notes, and the error's own text once more after it: what stands last is what is read.
