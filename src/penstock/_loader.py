@@ -556,10 +556,10 @@ class Loader(NoArray):
                 self._files.look(epoch)
             if not self.progress.hand_out():
                 return batch
-            is_last = position + 1 == self.arrangement.program.batch_count
-            self.progress.step(delivery.consumed, is_last=is_last)
-            if is_last:
-                iterator.is_over = True  # only now: before, Ctrl-C would lose this batch
+            # First: if Ctrl-C struck behind the move, the iterator would go on with the next epoch.
+            iterator.is_over = position + 1 == self.arrangement.program.batch_count
+            self.progress.step(delivery.consumed, is_last=iterator.is_over)
+            if iterator.is_over:
                 self._end_epoch(epoch)
             return batch
         except Exception as error:  # a failed epoch is over; the loader can begin another
