@@ -305,6 +305,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
             r"DeviceMesh, as in mesh\['dp'\]\."
         ),
     ),
+    "shard option of an array": (
+        lambda: ps.range(3).loader(shard=np.array([0, 2])),
+        TypeError,
+        r"shard=array\(\[0, 2\]\) is not a pair of integers \(index, count\)\. Use \(index, count\), .*",
+    ),
     "shard option beyond": (
         lambda: ps.range(3).loader(shard=(2, 2)),
         ValueError,

@@ -84,7 +84,7 @@ def shard_of(value: Shard) -> tuple[int, int]:
         return 0, 1
     if isinstance(value, FoundShard):
         return value
-    if value == "auto":
+    if isinstance(value, str) and value == "auto":
         world = find_world()
         return FoundShard((world.rank, world.size))
     if not isinstance(value, (tuple, str)) and hasattr(value, "get_coordinate"):
