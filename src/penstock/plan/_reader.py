@@ -113,13 +113,13 @@ class OpenSources:
     def __getitem__(self, source: Openable) -> Any:
         return self._opened[key_of(source)][1]
 
-    def close(self) -> None:
+    def close(self, getpid: Callable[[], int] = os.getpid) -> None:  # held here: `__del__` may run when `os` is gone
         """Closes what `open` returned, once. A source that is its own open form stays as it is.
 
         Not in a child of fork(): threads of the sources are missing there, and may have had their locks.
         """
         opened, self._opened = self._opened, {}
-        if self._pid != os.getpid():
+        if self._pid != getpid():
             return
         for source, opened_source in opened.values():
             if opened_source is not source:
