@@ -572,10 +572,12 @@ class Loader(NoArray):
 
     def _draw(self, delivery: DeliveryBase) -> Tree:
         """Takes the next batch, or the next part of one."""
-        progress, share = self.progress, self.arrangement.share
+        progress, share, timeout_s = self.progress, self.arrangement.share, self.arrangement.options.timeout_s
+        if share.piece_count == 1:
+            return delivery.take(progress.at, timeout_s)
         if not progress.pieces:
-            batch = delivery.take(progress.at, self.arrangement.options.timeout_s)
-            if share.piece_count == 1 or batch is END_OF_EPOCH:
+            batch = delivery.take(progress.at, timeout_s)
+            if batch is END_OF_EPOCH:
                 return batch
             structure = self.arrangement.program.spec.structure
             progress.pieces = [structure.unflatten(each) for each in share.pieces(structure.flatten_up_to(batch))]

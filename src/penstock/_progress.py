@@ -97,12 +97,15 @@ class Progress:
         if consumed >= 0:
             self._note_consumed((epoch, position + 1), consumed)
         self.at = (self._next_epoch, 0) if is_last else (epoch, position + 1)
-        self.pieces = []
+        if self._pieces[1]:
+            self.pieces = []
 
     def hand_out(self) -> bool:
         """Counts what was drawn as handed out, and returns whether that was the whole batch or its last part."""
         self._resumes = False
-        if len(self.pieces) < 2:  # `step` drops the last part: before, Ctrl-C would have the batch begin again
+        if (
+            not self._pieces[1] or len(self.pieces) < 2
+        ):  # `step` drops the last part: before, Ctrl-C would have the batch begin again
             return True
         self.pieces.pop()  # only now: before, Ctrl-C would lose this part
         return False

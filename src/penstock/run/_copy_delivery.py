@@ -27,7 +27,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeVar, TypeVarTuple, final
+from typing import Any, Final, TypeVar, final
 
 import numpy as np
 
@@ -67,8 +67,6 @@ _Parts = tuple[tuple[PartLoader, tuple[int, ...]], ...]
 """The parts that a batch needs of each table."""
 
 E = TypeVar("E", bound=Exception)
-T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
 
 
 @final
@@ -150,7 +148,11 @@ class CopyDelivery(DeliveryBase):
         """Makes this the next batch. Work under way is kept if it leads there."""
         self.require_open()
         if self._next_position != position:
-            self._while_open(self._start, position)
+            try:
+                self._start(position)
+            except Exception:  # as in `take`
+                self.require_open()
+                raise
 
     @property
     def _next_position(self) -> Position | None:
@@ -162,19 +164,11 @@ class CopyDelivery(DeliveryBase):
         """Waits for a batch and hands it out; see `DeliveryBase.take`."""
         if self.ring.interrupts:
             self.pass_on_interrupt()
-        return self._while_open(self._take, position, timeout_s)
-
-    def _while_open(self, call: Callable[[*Ts], T], *arguments: *Ts) -> T:
-        """Makes a call. If another thread closes the loader meanwhile, what the call uses goes, and its error says so.
-
-        Raises:
-            LoaderError: The loader was closed.
-        """
         try:
-            return call(*arguments)
+            return self._take(position, timeout_s)
         except DeadlineError:  # which closes it, too
             raise
-        except Exception:
+        except Exception:  # if another thread closed the loader meanwhile, what is used here went away: say that
             self.require_open()
             raise
 
@@ -250,7 +244,7 @@ class CopyDelivery(DeliveryBase):
                 for extent, size in zip(varying, extents, strict=True):
                     extent[0] = size
                 self._extents[slot] = extents
-            for theirs in self._in_turn(position, copies, parts):
+            for theirs in self._in_turn(position, copies, parts) if parts else (copies,):
                 made = []
                 for array, leaf, rows, places, first in theirs:
                     memory, view, code = views.get((slot, array, leaf)) or self._view(slot, array, leaf)
