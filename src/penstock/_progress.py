@@ -103,9 +103,8 @@ class Progress:
     def hand_out(self) -> bool:
         """Counts what was drawn as handed out, and returns whether that was the whole batch or its last part."""
         self._resumes = False
-        if (
-            not self._pieces[1] or len(self.pieces) < 2
-        ):  # `step` drops the last part: before, Ctrl-C would have the batch begin again
+        # The last part stays until `step` drops it: before, Ctrl-C would have the batch begin again.
+        if not self._pieces[1] or len(self.pieces) < 2:
             return True
         self.pieces.pop()  # only now: before, Ctrl-C would lose this part
         return False

@@ -116,7 +116,8 @@ def test_batches_of_two_sizes_side_by_side_train_and_are_measured():
     assert measured["few_loss"] == pytest.approx(found["few_loss"][0], rel=1e-5)
 
 
-def test_losses_of_several_outputs_are_means_of_samples_with_a_short_batch_too():
+def of_two_outputs():
+    """Inputs, targets, and a model with an output for each of these."""
     import keras
 
     x = np.arange(20, dtype=np.float32).reshape(10, 2) / 10
@@ -124,6 +125,11 @@ def test_losses_of_several_outputs_are_means_of_samples_with_a_short_batch_too()
     inputs = keras.Input((2,))
     model = keras.Model(inputs, {name: keras.layers.Dense(1, name=name)(inputs) for name in y})
     model.compile("sgd", {"a": "mse", "b": "mse"})
+    return x, y, model
+
+
+def test_losses_of_several_outputs_are_means_of_samples_with_a_short_batch_too():
+    x, y, model = of_two_outputs()
     ds = ps.from_arrays((x, y)).batch(4)
     means = {f"{name}_loss": np.mean((made - y[name]) ** 2) for name, made in model.predict(x, verbose=0).items()}
     for _ in range(2):
@@ -132,17 +138,11 @@ def test_losses_of_several_outputs_are_means_of_samples_with_a_short_batch_too()
 
 
 def test_a_named_tuple_is_a_tuple():
-    import keras
-
     class Pair(NamedTuple):
         x: Any
         y: Any
 
-    x = np.arange(20, dtype=np.float32).reshape(10, 2) / 10
-    y = {"a": x[:, :1] ** 2, "b": np.ones((10, 1), np.float32)}
-    inputs = keras.Input((2,))
-    model = keras.Model(inputs, {name: keras.layers.Dense(1, name=name)(inputs) for name in y})
-    model.compile("sgd", {"a": "mse", "b": "mse"})
+    x, y, model = of_two_outputs()
     plain = ps.from_arrays((x, y)).batch(4)
     measured = [
         model.evaluate(ds.to_keras(training=False, uneven=uneven), verbose=0)

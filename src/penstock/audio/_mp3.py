@@ -1,9 +1,10 @@
 """MP3 files that libsndfile takes for shorter than they are."""
 
-import io
 import re
 from collections.abc import Callable
 from typing import Any, Final, final
+
+from penstock.base._files import Readable
 
 Read = Callable[[int, int], bytes]
 """Reads bytes of a file: from a place on, so many."""
@@ -52,7 +53,7 @@ def _start(read: Read) -> int:
 
 
 @final
-class Stretched(io.RawIOBase):
+class Stretched(Readable):
     """A file that seems many times as large as it is.
 
     libsndfile computes the length of an MP3 that does not say it from the size of the file and the bit rate of the
@@ -60,40 +61,23 @@ class Stretched(io.RawIOBase):
     """
 
     def __init__(self, content: Any, nbytes: int) -> None:
-        super().__init__()
-        self._content, self._nbytes, self._at = content, nbytes, 0
+        super().__init__(_FACTOR * nbytes)
+        self._content, self._end = content, nbytes
 
     @property
     def is_at_end(self) -> bool:
         """Whether all bytes were read."""
-        return self._at >= self._nbytes
-
-    def readable(self) -> bool:
-        """True."""
-        return True
-
-    def seekable(self) -> bool:
-        """True."""
-        return True
-
-    def tell(self) -> int:
-        """The place of the next byte."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Goes to a place."""
-        self._at = offset + (0, self._at, _FACTOR * self._nbytes)[whence]
-        return self._at
+        return self._at >= self._end
 
     def readinto(self, buffer: Any, /) -> int:
         """Reads what is there; behind it, nothing but the place of a tag, of zeros, which libmpg123 looks for."""
         view = memoryview(buffer).cast("B")
-        if self._at < self._nbytes:
+        if not self.is_at_end:
             self._content.seek(self._at)
             count = int(self._content.readinto(view))
         else:
-            count = min(len(view), max(0, _FACTOR * self._nbytes - self._at))
-            count *= self._at >= _FACTOR * self._nbytes - _TAG_NBYTES
+            count = min(len(view), max(0, self._nbytes - self._at))
+            count *= self._at >= self._nbytes - _TAG_NBYTES
             view[:count] = bytes(count)
         self._at += count
         return count

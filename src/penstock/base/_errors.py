@@ -8,7 +8,7 @@ terms, and the remedy.
 import errno
 import signal
 import traceback
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from penstock.base._printable import printable
 
@@ -113,6 +113,9 @@ def _code_of(handler: object) -> object:
     handler = getattr(handler, "func", handler)  # a partial
     handler = getattr(handler, "__func__", handler)
     return getattr(handler, "__code__", None) or getattr(type(handler).__call__, "__code__", None)
+
+
+DISK_FAILS: Final = "The disk or the connection to it fails; see the system's log."
 
 
 def gone_cure(error: OSError) -> str:

@@ -1,6 +1,7 @@
 """Opens files that the user names. A pipe would keep its reader waiting for a writer, perhaps for ever."""
 
 import errno
+import io
 import os
 import stat
 from typing import BinaryIO, Final
@@ -85,3 +86,32 @@ def require_path(path: str) -> None:
     except UnicodeEncodeError:
         pass
     raise ArgumentError(f"{path!r} is no path of a file.")
+
+
+class Readable(io.RawIOBase):
+    """Bytes that can be read anywhere, as a file object of Python for other libraries. A subclass has `readinto`.
+
+    Args:
+        nbytes: The size of the file.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        super().__init__()
+        self._nbytes, self._at = nbytes, 0
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def tell(self) -> int:
+        """The place of the next byte."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Goes to a place."""
+        self._at = offset + (0, self._at, self._nbytes)[whence]
+        return self._at

@@ -244,11 +244,10 @@ def _still(data: memoryview) -> memoryview:
 
 def _with_masks(data: memoryview) -> memoryview:
     """Returns a BMP of 32 bits whose header has the masks of its colours. OpenCV ignores masks behind the header."""
-    _, info_nbytes, _, _, _, bits, kind = struct.unpack_from("<IIiiHHI", bytes(data[:54]).ljust(54, b"\0"), 10)
+    start, info_nbytes, _, _, _, bits, kind = struct.unpack_from("<IIiiHHI", bytes(data[:54]).ljust(54, b"\0"), 10)
     masks = bytes(data[54:66])
     if info_nbytes not in (40, 52) or bits != 32 or kind != 3 or masks in (_USUAL_MASKS, b""):
         return data
-    start = struct.unpack_from("<I", data, 10)[0]
     head = struct.pack("<II", 70, 56) + bytes(data[18:54]) + masks.ljust(16, b"\0")
     return memoryview(bytes(data[:10]) + head + bytes(data[start:]))
 

@@ -274,8 +274,7 @@ def _bmp(data: memoryview, head: bytes) -> Header:
 
 def _require_usual_colours(data: memoryview, info_nbytes: int) -> None:
     """Refuses a BMP whose colours OpenCV looks for at another place than its header says."""
-    bits, kind = struct.unpack_from("<HI", data, 28)
-    (start,), (count,) = struct.unpack_from("<I", data, 10), struct.unpack_from("<I", data, 46)
+    start, bits, kind, count = struct.unpack_from("<I14xHI12xI", data, 10)
     if bits <= 8 and start < 14 + info_nbytes + 4 * count:
         raise ImageError("a damaged BMP: its header says that the pixels begin within the palette. Fetch it again.")
     if bits == 32 and kind == 3:

@@ -25,8 +25,16 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import native
-from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, gone_cure, home_cure, no_path
-from penstock.base._files import open_descriptor, require_file, require_path
+from penstock.base._errors import (
+    DISK_FAILS,
+    ArgumentError,
+    ArgumentTypeError,
+    SourceError,
+    gone_cure,
+    home_cure,
+    no_path,
+)
+from penstock.base._files import Readable, open_descriptor, require_file, require_path
 from penstock.base._positions import require_order
 from penstock.base._printable import printable
 from penstock.base._retries import NOTHING_WANTED, RetryBudget, reading_with, retry_budget
@@ -630,10 +638,7 @@ def block_reader(
 
 def unreadable(path: str, offset: int, number: int) -> SourceError:
     """The error of a local file whose read fails with an error of the system, by its number."""
-    return SourceError(
-        f"{path} cannot be read at byte {offset:,}: {os.strerror(number)}. The disk or the connection to it fails; see "
-        "the system's log."
-    )
+    return SourceError(f"{path} cannot be read at byte {offset:,}: {os.strerror(number)}. {DISK_FAILS}")
 
 
 def announce(descriptor: int, start: int, end: int) -> None:
@@ -673,25 +678,13 @@ class LocalFile:
             _close(self.descriptor)
 
 
-class _FileStream(io.RawIOBase):
+class _FileStream(Readable):
     """An open file as a Python file object, for other libraries."""
 
     def __init__(self, file: ByteSource, nbytes: int) -> None:
-        self._file, self._nbytes, self._at = file, nbytes, 0
+        super().__init__(nbytes)
+        self._file = file
         self._asker = retry_budget()  # libraries read on threads of their own
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._at = offset + (0, self._at, self._nbytes)[whence]
-        return self._at
 
     def readinto(self, buffer: Any) -> int:
         place = memoryview(buffer).cast("B")[: max(0, self._nbytes - self._at)]

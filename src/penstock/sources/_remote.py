@@ -161,9 +161,8 @@ def _walked(system: Any, pattern: str) -> Iterator[str]:
     Raises:
         Exception: One does not, of any type.
     """
-    root = pattern[: next(at for at in range(len(pattern)) if glob.has_magic(pattern[at]))].rpartition("/")[0]
     is_match, depth = _store.regex(pattern).fullmatch, math.inf if "**" in pattern else pattern.count("/")
-    waiting = [root]
+    waiting = [_store.fixed_folder(pattern)]
     while waiting:
         folder = waiting.pop()
         try:

@@ -164,8 +164,7 @@ def matches(pattern: str, options: StorageOptions | None) -> list[Listed] | None
         return None
     store, key = _place(pattern, options)
     root = pattern[: len(pattern) - len(key)]
-    # A prefix of a listing ends at a separator.
-    fixed = key[: next(at for at in range(len(key)) if glob.has_magic(key[at]))].rpartition("/")[0]
+    fixed = fixed_folder(key)  # a prefix of a listing ends at a separator
     is_match = regex(key).fullmatch
 
     def found() -> Iterator[Listed]:
@@ -192,6 +191,11 @@ def _is_there(store: Any, key: str) -> bool:
             raise
         return False
     return True
+
+
+def fixed_folder(pattern: str) -> str:
+    """Returns the folder that all names have which match a pattern; empty for none."""
+    return pattern[: next(at for at in range(len(pattern)) if glob.has_magic(pattern[at]))].rpartition("/")[0]
 
 
 def regex(pattern: str) -> "re.Pattern[str]":

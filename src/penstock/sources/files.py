@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock import native
-from penstock.base._errors import SourceError
+from penstock.base._errors import DISK_FAILS, SourceError
 from penstock.base._spec import ArraySpec
 from penstock.plan._source import Read, Source
 from penstock.sources._mapped import mapping_options
@@ -179,8 +179,7 @@ def read_error(file: StridedFile, error: native.CopyError) -> SourceError:
     if not error.errno and size < file.extent[1]:
         return file.is_shorter(error.element, size)
     # A page of a mapped file that the disk cannot give comes without a number.
-    cause = f"{os.strerror(error.errno or errno.EIO)}, in {file.path}. The disk or the connection to it fails; see the "
-    return file.fault(error.element, f"{cause}system's log.")
+    return file.fault(error.element, f"{os.strerror(error.errno or errno.EIO)}, in {file.path}. {DISK_FAILS}")
 
 
 def from_memmap(array: np.ndarray[Any, Any]) -> FileSource | None:
