@@ -23,6 +23,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -38,6 +39,8 @@ MOST_ALONE = 20
 # For what hangs outside of tests; `faulthandler_timeout` ends a test that hangs, and prints its stacks.
 SET_DEADLINE_S = float(os.environ.get("TESTS_SET_DEADLINE_S", "3600"))
 ALONE_DEADLINE_S = float(os.environ.get("TESTS_ALONE_DEADLINE_S", "420"))
+# Bytes that are free at each time of a run whose tests have room: the film of the demo has 1.2 GB.
+DISK_FREE = 1e9 * float(os.environ.get("TESTS_DISK_FREE_GB", "2"))
 GRACE_S = float(os.environ.get("TESTS_GRACE_S", "20"))  # between a gentle signal and SIGKILL
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STOPPED = 128 + signal.SIGINT
@@ -251,6 +254,7 @@ def run_all(make: str, groups: Sequence[str]) -> int:
     shutil.rmtree(RESULTS, ignore_errors=True)
     RESULTS.mkdir(parents=True)
     results = {name: Result(fault="not run") for group in groups for name in group.split("+")}
+    disk = _LeastFree()
     interrupted = False
     for group in groups:
         names = group.split("+")
@@ -275,6 +279,8 @@ def run_all(make: str, groups: Sequence[str]) -> int:
                 _say(f"== {name}\n{(RESULTS / f'{name}.txt').read_text(errors='replace')}")
         if interrupted:
             break
+    if not all(result.good for result in results.values()) and (short := disk.short()):
+        _say(f"\n{short}")
     print("\n".join(_summary(results)), flush=True)
     return STOPPED if interrupted else int(not all(result.good for result in results.values()))
 
@@ -326,6 +332,30 @@ def _summary(results: dict[str, Result]) -> Iterator[str]:
         "sets in error": sum(bool(result.fault) for result in results.values()),
     }
     yield "\nAll sets: " + ", ".join(f"{count} {what}" for what, count in counts.items())
+
+
+class _LeastFree:
+    """Watches the disks that tests write to: where one is full, anything may fail, with any message."""
+
+    def __init__(self) -> None:
+        self._least = {folder: shutil.disk_usage(folder).free for folder in (str(RESULTS), tempfile.gettempdir())}
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:  # ends with the process
+        while True:
+            for folder, least in self._least.items():
+                self._least[folder] = min(least, shutil.disk_usage(folder).free)
+            time.sleep(1)
+
+    def short(self) -> str:
+        """Says which of the disks had too little room for the tests at some time of the run, or nothing."""
+        lines = [
+            f"The disk of {folder} had only {least / 1e9:.1f} GB free at some time of this run, which can make tests "
+            f"fail. They need {DISK_FREE / 1e9:.0f} GB."
+            for folder, least in self._least.items()
+            if least < DISK_FREE
+        ]
+        return "\n".join(lines)
 
 
 def _say(line: str) -> None:

@@ -229,6 +229,17 @@ def test_all_sets_run_and_one_summary_stands_at_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="needs make")
+@pytest.mark.parametrize("check", ["True", "False"])
+def test_a_full_disk_is_named_where_a_set_failed(tmp_path: Path, check: str) -> None:
+    _sets(tmp_path, first=f"def test(): assert {check}")
+    for needed, full in {"1000000": True, "0": False}.items():
+        status, out = _run(tmp_path, "all", "make", "first", TESTS_DISK_FREE_GB=needed)
+        assert status == (check == "False")
+        assert ("The disk of build/tests had only" in out) is (full and status == 1)
+        assert ("They need 1000000 GB." in out) is (full and status == 1)
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="needs make")
 def test_all_sets_pass_if_what_failed_once_passes_alone_in_the_same_environment(tmp_path: Path) -> None:
     program = """
 def test_chance():

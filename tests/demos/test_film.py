@@ -158,8 +158,8 @@ def test_ctrl_c_while_the_film_is_made_leaves_nothing_and_is_status_130(tmp_path
         try:
             assert process.stdout is not None
             lines = iter(process.stdout.readline, "")
-            assert any("Making a film" in line for line in lines)
-            assert " 0 %" in next(lines)  # the file is open, and being written
+            assert any("Making a film" in line for line in lines), process.communicate()
+            assert " 0 %" in next(lines, ""), process.communicate()  # the file is open, and being written
             process.send_signal(signal.SIGINT)
             _, err = process.communicate(timeout=DEADLINE_S)
         finally:
