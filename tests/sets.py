@@ -279,10 +279,11 @@ def run_all(make: str, groups: Sequence[str]) -> int:
                 _say(f"== {name}\n{(RESULTS / f'{name}.txt').read_text(errors='replace')}")
         if interrupted:
             break
-    if not all(result.good for result in results.values()) and (short := disk.short()):
-        _say(f"\n{short}")
-    print("\n".join(_summary(results)), flush=True)
-    return STOPPED if interrupted else int(not all(result.good for result in results.values()))
+    good = all(result.good for result in results.values())
+    for line in disk.short() if not good else ():
+        _say(f"\n{line}")
+    _say("\n".join(_summary(results)))
+    return STOPPED if interrupted else int(not good)
 
 
 def _make(make: str, name: str, pytest: str, output: Path | None = None) -> subprocess.Popen[bytes]:
@@ -347,15 +348,14 @@ class _LeastFree:
                 self._least[folder] = min(least, shutil.disk_usage(folder).free)
             time.sleep(1)
 
-    def short(self) -> str:
-        """Says which of the disks had too little room for the tests at some time of the run, or nothing."""
-        lines = [
-            f"The disk of {folder} had only {least / 1e9:.1f} GB free at some time of this run, which can make tests "
-            f"fail. They need {DISK_FREE / 1e9:.0f} GB."
-            for folder, least in self._least.items()
-            if least < DISK_FREE
-        ]
-        return "\n".join(lines)
+    def short(self) -> Iterator[str]:
+        """Names each disk that had too little room for the tests at some time of the run."""
+        for folder, least in self._least.items():
+            if least < DISK_FREE:
+                yield (
+                    f"The disk of {folder} had only {least / 1e9:.1f} GB free at some time of this run, which can make "
+                    f"tests fail. They need {DISK_FREE / 1e9:.0f} GB."
+                )
 
 
 def _say(line: str) -> None:
