@@ -5,8 +5,8 @@
 
 Without files of the ETL Character Database, hiragana and kanji are rendered from a font, in five sizes, two weights
 and two places each. Validation sees a size that training never sees; of the ETL files, it sees other elements. Both are
-split off before anything is distorted. Needs Keras, Pillow, `penstock[image,show]`, and, for the font, the package
-matplotlib-fontja.
+split off before anything is distorted. Needs Keras, Pillow, the extras `image` and `show`, and, for the font, the
+package matplotlib-fontja.
 """
 
 import argparse

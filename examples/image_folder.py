@@ -1,7 +1,7 @@
 """Reads a folder of photographs as Keras's `image_dataset_from_directory` does, batch by batch and any batch alone.
 
 Splits are Keras's for the same seed; no file is opened before its batch, and a file that is no image is named.
-Needs OpenCV: pip install 'penstock[image]'.
+Needs OpenCV and simplejpeg: the extra `image`.
 """
 
 import tempfile

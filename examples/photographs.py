@@ -1,7 +1,7 @@
 """Trains Keras on a folder of photographs that are decoded and distorted as they are needed.
 
 The folder holds cut-outs of four photographs of scikit-image, a class each. Training sees the left part of each
-photograph, and validation the right part. Needs Keras, scikit-image and `penstock[image]`.
+photograph, and validation the right part. Needs Keras, scikit-image and the extra `image`.
 """
 
 import os

@@ -3,7 +3,7 @@
 `address="local"` makes a cluster of this machine. On more machines, start one (`ray start --head` on the first,
 `ray start --address=...` on the others), and write `ray.init(address="auto")`; nothing else changes.
 
-Run it: pip install "penstock[ray]", then python examples/ray_cluster.py
+Run it: python examples/ray_cluster.py. It needs Ray: the extra `ray`.
 """
 
 import os

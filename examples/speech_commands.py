@@ -3,7 +3,7 @@
     python examples/speech_commands.py
 
 The words are made here: tones that rise, fall or stay, in noise, half a second to a second long. Training crops at
-random places in each epoch; validation takes the whole second. Needs Keras and `penstock[audio]`.
+random places in each epoch; validation takes the whole second. Needs Keras and the extra `audio`.
 """
 
 import os

@@ -209,14 +209,14 @@ def test_signatures_are_those_that_were_written() -> None:
 @pytest.mark.parametrize(
     ("call", "adapter", "lacks", "cure"),
     [
-        ("to_keras", "adapters.keras", "keras", "[keras,tensorflow]'. On torch or JAX, say so: KERAS_BACKEND=torch"),
-        ("to_torch", "adapters.torch", "torch", "[torch]'."),
-        ("to_jax", "adapters.jax", "jax", "[jax]'."),
-        ("to_tf", "adapters.tf", "tensorflow", "[tensorflow]'."),
-        ("from_tf", "sources.tf", "tensorflow", "[tensorflow]'."),
-        ("from_zarr", "formats.zarr", "zarr", "[zarr]'."),
-        ("from_xarray", "formats.xarray", "xarray", "[xarray]'."),
-        ("from_nifti", "formats.nifti", "nibabel.nifti1", "[nifti]'."),
+        ("to_keras", "adapters.keras", "keras", "keras tensorflow. On torch or JAX, say so: KERAS_BACKEND=torch"),
+        ("to_torch", "adapters.torch", "torch", "torch."),
+        ("to_jax", "adapters.jax", "jax", "jax."),
+        ("to_tf", "adapters.tf", "tensorflow", "tensorflow."),
+        ("from_tf", "sources.tf", "tensorflow", "tensorflow."),
+        ("from_zarr", "formats.zarr", "zarr", "zarr."),
+        ("from_xarray", "formats.xarray", "xarray", "xarray."),
+        ("from_nifti", "formats.nifti", "nibabel.nifti1", "nibabel."),
     ],
 )
 def test_a_framework_that_is_missing_is_named_with_its_cure(call, adapter, lacks, cure, monkeypatch):
@@ -227,7 +227,7 @@ def test_a_framework_that_is_missing_is_named_with_its_cure(call, adapter, lacks
         function = functools.partial(getattr(ps, call), *[None] * (2 if call == "from_xarray" else 1))
     with pytest.raises(ModuleNotFoundError) as caught:
         function()
-    assert str(caught.value).startswith(f"{call}() needs {lacks}: pip install 'penstock{cure}")
+    assert str(caught.value).startswith(f"{call}() needs {lacks}: pip install {cure}")
 
 
 def test_a_current_folder_that_was_deleted_is_named(tmp_path, monkeypatch, capsys):

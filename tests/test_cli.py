@@ -122,9 +122,10 @@ def test_a_picture_that_could_not_be_saved_is_refused_before_anything_else(demo,
 
 def test_a_missing_keras_is_named_with_its_cure(demo, monkeypatch):
     monkeypatch.setattr("penstock.demos.model.importlib.util.find_spec", lambda name: None)
+    packages = "keras tensorflow matplotlib scikit-image"
     assert demo() == (
         1,
-        'penstock demo: The demo trains with Keras, which is not installed: pip install "penstock[demo,tensorflow]"\n',
+        f"penstock demo: The demo trains with Keras, which is not installed: pip install {packages}\n",
     )
 
 

@@ -310,7 +310,7 @@ def test_arguments_without_a_meaning_are_refused(arguments, options, complaint):
 
 def test_without_matplotlib_the_remedy_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=r"show\(\) draws with Matplotlib: pip install 'penstock\[show\]'"):
+    with pytest.raises(ImportError, match=r"show\(\) draws with Matplotlib: pip install matplotlib\."):
         ps.show(GREY)
 
 

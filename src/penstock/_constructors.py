@@ -167,7 +167,7 @@ def from_hdf5(
         >>> penstock.from_hdf5("pairs.h5", "x")[0]
         array([1., 0.])
     """
-    with needs("from_hdf5", "hdf5"):
+    with needs("from_hdf5", "h5py"):
         from penstock.sources import hdf5
     if not isinstance(path, (str, os.PathLike)):
         raise ArgumentTypeError(f"from_hdf5() needs a path, got {no_path(path)}{_of_open_file(path)}")

@@ -1723,7 +1723,7 @@ class Dataset(NoArray):
                 functions that release the GIL. `"inline"` runs without workers, on the caller's thread. `"auto"` takes
                 processes if the plan has a function that can travel to another process, else threads. Once `cache`
                 holds all results of those functions, `"auto"` goes on with threads. `"ray"` runs worker processes on
-                each node of a Ray cluster, and needs `penstock[ray]`; see the page "Decode on a Ray cluster".
+                each node of a Ray cluster, and needs Ray (extra `ray`); see the page "Decode on a Ray cluster".
             workers: Number of threads or processes. `"auto"` is the number of CPUs that this process may use, and at
                 least eight threads if they wait for a server, as for Parquet files. Loaders of one process share one
                 pool of worker processes, as large as the largest request. On Ray it is the number for each node, and
@@ -1855,7 +1855,9 @@ class Dataset(NoArray):
                 For training, also a dict that has the targets among the inputs: names the pair to write.
             ArgumentError: Batches are so small that `uneven="mask"` leaves this shard none, or as `loader`.
         """
-        with needs("to_keras", "keras,tensorflow", " On torch or JAX, say so: KERAS_BACKEND=torch in the environment."):
+        with needs(
+            "to_keras", "keras", "tensorflow", more=" On torch or JAX, say so: KERAS_BACKEND=torch in the environment."
+        ):
             from penstock.adapters.keras import KerasAdapter
 
         return KerasAdapter(self._loader_of("to_keras", loader_options, training), class_weight=class_weight)
@@ -1985,7 +1987,7 @@ class Dataset(NoArray):
             UnknownLengthError: It is a stream, or endless.
             TravelError: A function holds an object that cannot travel. Names the variable.
         """
-        with needs("to_ray", "ray"):
+        with needs("to_ray", "ray[data]"):
             to_ray = found(ADAPTERS, "to_ray")
         assert to_ray is not None
         return to_ray(self._node, override_num_blocks)

@@ -23,7 +23,7 @@ def cluster() -> Iterator[Any]:
     os.environ[MARK] = "1"
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    ray = pytest.importorskip("ray", reason="needs penstock[ray]")
+    ray = pytest.importorskip("ray", reason="needs the extra ray")
     from ray._private import node
     from ray.cluster_utils import Cluster
 

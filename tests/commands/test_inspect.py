@@ -458,7 +458,7 @@ def test_unreadable_data_are_reported_with_a_remedy(name, write, what, problem, 
 def test_a_missing_library_is_reported_with_its_remedy(inspect, monkeypatch):
     write_hdf5("a.h5")
     monkeypatch.setitem(sys.modules, "h5py", None)
-    assert inspect("a.h5")[0]["problem"] == "Reading it needs h5py: pip install 'penstock[hdf5]'."
+    assert inspect("a.h5")[0]["problem"] == "Reading it needs h5py: pip install h5py."
 
 
 def test_arrays_of_different_lengths_are_not_put_side_by_side(inspect):
@@ -583,12 +583,12 @@ def test_a_picture_needs_matplotlib(monkeypatch, capsys):
     assert drawn == [(3, "a.png")]
 
     def lack(ds: object, path: str) -> None:
-        raise ImportError("show() needs matplotlib: pip install 'penstock[show]'.")
+        raise ImportError("show() needs matplotlib: pip install matplotlib.")
 
     monkeypatch.setattr(ps, "show", lack)
     assert cli.main(["inspect", "a.npy", "--picture", "a.png"]) == 1
     assert capsys.readouterr().err == (
-        "penstock inspect: --picture a.png: show() needs matplotlib: pip install 'penstock[show]'.\n"
+        "penstock inspect: --picture a.png: show() needs matplotlib: pip install matplotlib.\n"
     )
 
 

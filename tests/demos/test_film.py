@@ -138,7 +138,7 @@ def test_missing_photographs_are_named_with_their_cure(monkeypatch, tmp_path):
         raise ModuleNotFoundError(name)
 
     monkeypatch.setattr("importlib.resources.files", missing)
-    with pytest.raises(film.DemoError, match=r'not installed\. Install it: pip install "penstock\[demo\]"\. Or bring'):
+    with pytest.raises(film.DemoError, match=r"not installed\. Install it: pip install scikit-image\. Or bring"):
         film.make_film(tmp_path / "film.npy")
     monkeypatch.setattr("importlib.resources.files", lambda name: tmp_path)
     with pytest.raises(film.DemoError, match=r"has no motorcycle_left\.png, coffee\.png"):

@@ -143,7 +143,7 @@ def test_a_missing_library_is_named(monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "array_record", None)
     with pytest.raises(
-        ImportError, match=r"^from_arrayrecord\(\) needs array_record[a-z_.]*: pip install 'penstock\[arrayr"
+        ImportError, match=r"^from_arrayrecord\(\) needs array_record[a-z_.]*: pip install array_record\."
     ):
         ps.from_arrayrecord("a")
 

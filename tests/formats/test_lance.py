@@ -172,7 +172,7 @@ def test_a_panic_of_the_library_is_an_error(tmp_path, monkeypatch):
 
 def test_a_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "lance", None)
-    with pytest.raises(ImportError, match=r"^from_lance\(\) needs lance: pip install 'penstock\[lance\]'\."):
+    with pytest.raises(ImportError, match=r"^from_lance\(\) needs lance: pip install pylance pyarrow\."):
         ps.from_lance("a.lance")
 
 

@@ -212,7 +212,7 @@ def test_pyarrow_is_needed_for_its_compressions_only(tmp_path, monkeypatch):
     gz, zstd = (written(tmp_path / kind, COLUMNS, SAMPLES, kind) for kind in ("gz", "zstd"))
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert len(ps.from_mds(gz)) == 8
-    with pytest.raises(ImportError, match=r"^from_mds\(\) needs pyarrow: pip install 'penstock\[mds\]'\."):
+    with pytest.raises(ImportError, match=r"^from_mds\(\) needs pyarrow: pip install pyarrow\."):
         ps.from_mds(zstd)
 
 

@@ -67,7 +67,7 @@ def test_demo_runs_from_what_make_dist_builds(tmp_path):
     if not sysconfig.get_config_var("CXX"):
         pytest.skip("no compiler")
     run(sys.executable, "-m", "build", "--outdir", tmp_path, ROOT)  # the wheel from the sdist
-    [_], [wheel] = tmp_path.glob("penstock-*.tar.gz"), tmp_path.glob("penstock-*.whl")
+    [_], [wheel] = tmp_path.glob("penstock_data-*.tar.gz"), tmp_path.glob("penstock_data-*.whl")
     assert wheel.name.endswith("-cp311-abi3-linux_x86_64.whl")
     programs = installed(wheel, tmp_path / "venv")
     implementation, path = run(programs / "python", "-c", SCRIPT).strip().split(maxsplit=1)

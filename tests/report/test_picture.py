@@ -305,7 +305,7 @@ def test_other_formats_are_refused(name: str) -> None:
 
 def test_without_matplotlib_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=r"save\(\) draws with Matplotlib: pip install 'penstock\[show\]'"):
+    with pytest.raises(ImportError, match=r"save\(\) draws with Matplotlib: pip install matplotlib\."):
         report().save(tmp_path / "a.png")
     assert list(tmp_path.iterdir()) == []
 

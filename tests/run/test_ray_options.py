@@ -14,7 +14,7 @@ def test_without_ray_the_install_command_is_told(monkeypatch: pytest.MonkeyPatch
         monkeypatch.delitem(sys.modules, f"penstock.ray.{name}", raising=False)
         monkeypatch.delattr(ray, name, raising=False)
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ModuleNotFoundError, match=r"executor='ray' needs Ray: pip install 'penstock\[ray\]', on each"):
+    with pytest.raises(ModuleNotFoundError, match=r"executor='ray' needs Ray: pip install 'ray\[data\]', on each"):
         ps.range(8).loader("ray")
 
 

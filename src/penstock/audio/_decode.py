@@ -22,7 +22,7 @@ from penstock.base._files import open_file
 from penstock.base._retries import retry_budget
 from penstock.base._units import size_text
 
-with needs("penstock.audio.decode", "audio"):
+with needs("penstock.audio.decode", "soundfile", "soxr", "scipy"):
     import soundfile
     import soxr
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from penstock.base._arguments import as_int, needs
 from penstock.base._errors import ArgumentError
 
-with needs("penstock.audio.Spectrogram", "audio"):
+with needs("penstock.audio.Spectrogram", "soundfile", "soxr", "scipy"):
     from scipy.signal import ShortTimeFFT
     from scipy.signal.windows import hann
 

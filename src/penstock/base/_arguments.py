@@ -11,6 +11,7 @@ import inspect
 import math
 import operator
 import os
+import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
 from numbers import Real
 from typing import Any, ClassVar, NoReturn, TypeVar
@@ -115,14 +116,22 @@ def bytes_of(data: Any, what: str, cure_of_path: str = "") -> memoryview:
     raise ArgumentTypeError(f"{what}, and this is {found}.{cure}")
 
 
+def install(*packages: str) -> str:
+    """The command that installs packages of PyPI."""
+    return f"pip install {shlex.join(packages)}"
+
+
 @contextlib.contextmanager
-def needs(verb: str, extra: str, more: str = "") -> Iterator[None]:
-    """Adds the install command to a failed import inside."""
+def needs(verb: str, *packages: str, more: str = "") -> Iterator[None]:
+    """Adds the command that installs what a failed import inside needs: `packages`, by their names on PyPI.
+
+    Not an extra of ours: where this package came from a clone or a wheel, a name on PyPI would not be it.
+    """
     try:
         yield
     except ModuleNotFoundError as error:  # a module that exists but fails to load says why itself
         raise ModuleNotFoundError(
-            f"{verb}() needs {error.name}: pip install 'penstock[{extra}]'.{more}", name=error.name
+            f"{verb}() needs {error.name}: {install(*packages)}.{more}", name=error.name
         ) from error
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 import penstock
+from penstock.base._arguments import install
 from penstock.commands._found import Found, made, quoted
 from penstock.formats import h5ad
 
@@ -51,8 +52,7 @@ def of_zarr(path: str) -> Found:
 
 def _unreadable(what: str, path: str, library: str, error: Exception) -> Found:
     if isinstance(error, ImportError):
-        extra = {"h5py": "hdf5"}.get(library, library)
-        return Found(what, problem=f"Reading it needs {library}: pip install 'penstock[{extra}]'.")
+        return Found(what, problem=f"Reading it needs {library}: {install(library)}.")
     return Found(what, problem=f"{path} cannot be opened. It is damaged or not complete: {error}")
 
 

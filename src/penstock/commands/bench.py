@@ -42,7 +42,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     size_help = f"default: {BATCH_SIZE} for a path, and none for module:name"
     parser.add_argument("--batch-size", type=count, metavar="N", help=size_help)
     parser.add_argument("--shuffle", action="store_true", help="in random order, over the whole dataset")
-    picture_help = "draw the plan with its times; needs penstock[show]"
+    picture_help = "draw the plan with its times; needs Matplotlib"
     parser.add_argument("--picture", type=_picture, metavar="FILE.png", help=picture_help)
     parser.add_argument("--json", action="store_true", help="print JSON")
 

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Final, final
 
 import penstock
+from penstock.base._arguments import install
 from penstock.base._units import size_text
 from penstock.commands._network import Network, measure
 from penstock.report._cgroups import group_free_nbytes, machine_nbytes
@@ -141,7 +142,7 @@ class Machine:
                 "frameworks need some. Raise it: ulimit -n 1024."
             )
         if not any(name in self.packages for name in FRAMEWORKS):
-            yield "Loaders give NumPy arrays. For fit(), install a framework: pip install 'penstock[keras,tensorflow]'."
+            yield f"Loaders give NumPy arrays. For fit(), install a framework: {install('keras', 'tensorflow')}."
 
 
 def examine() -> Machine:

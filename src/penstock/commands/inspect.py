@@ -34,7 +34,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = commands.add_parser("inspect", help="describe a file or folder", description=_DESCRIPTION)
     parser.add_argument("path", metavar="PATH", help="a file or folder of data, a pattern in quotes, or a URL")
     parser.add_argument("--elements", type=count, default=3, metavar="N", help="how many to look at (default: 3)")
-    parser.add_argument("--picture", metavar="FILE.png", help="draw the first elements; needs penstock[show]")
+    parser.add_argument("--picture", metavar="FILE.png", help="draw the first elements; needs Matplotlib")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 import penstock as ps
+from penstock.base._arguments import install
 from penstock.base._atomic import complete
 from penstock.base._errors import PenstockError
 
@@ -188,7 +189,7 @@ def _find_photographs() -> dict[str, Path]:
     except ModuleNotFoundError:
         raise DemoError(
             "The demo's film is made from photographs in the package scikit-image, which is not installed. "
-            f'Install it: pip install "penstock[demo]". {remedy}'
+            f"Install it: {install('scikit-image')}. {remedy}"
         ) from None
     if missing := [name for name in SHARES if not (folder / name).exists()]:
         raise DemoError(f"This installation of scikit-image has no {', '.join(missing)} in {folder}. {remedy}")

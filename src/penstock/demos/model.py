@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from penstock.base._arguments import install
 from penstock.base._interrupts import ctrl_c_stays
 from penstock.demos.film import DemoError
 
 BACKENDS = ("tensorflow", "torch", "jax")
-INSTALL = 'pip install "penstock[demo,tensorflow]"'
+INSTALL = install("keras", "tensorflow", "matplotlib", "scikit-image")
 
 
 def choose_backend() -> str:

@@ -74,7 +74,7 @@ def from_tfrecord(
         >>> penstock.from_tfrecord("digits.tfrecord", features=spec).batch(3)[0]["label"]
         array([0, 1, 2])
     """
-    with needs("from_tfrecord", "tfrecord"):
+    with needs("from_tfrecord", "google-crc32c"):
         from penstock.formats import tfrecord
     files, folder = _found("from_tfrecord", paths, storage_options, cache, cache_dir)
     source = tfrecord.source(files, features, defaults, compression, check_crc, folder)
@@ -205,7 +205,7 @@ def from_parquet(
         >>> penstock.from_parquet("gap.parquet", fill_null=-1, null_masks=["age"])[1]
         {'age': np.int64(-1), 'age_is_null': np.True_}
     """
-    with needs("from_parquet", "parquet"):
+    with needs("from_parquet", "pyarrow"):
         from penstock.formats import parquet
     files = _openfile.find("from_parquet", paths, storage_options, cache)
     return Dataset(SourceNode(parquet.source("parquet", files, columns, dtypes, fill_null, null_masks), "from_parquet"))
@@ -232,7 +232,7 @@ def from_arrow(
         >>> penstock.from_arrow("three.arrow").batch(2)[0]
         {'x': array([1, 2])}
     """
-    with needs("from_arrow", "parquet"):
+    with needs("from_arrow", "pyarrow"):
         from penstock.formats import parquet
     files = _openfile.find("from_arrow", paths, storage_options, cache)
     return Dataset(SourceNode(parquet.source("arrow", files, columns, dtypes, fill_null, null_masks), "from_arrow"))
@@ -305,7 +305,7 @@ def from_jsonl(
         >>> penstock.from_jsonl("two.jsonl")[0]
         {'text': 'one', 'ids': array([1, 2])}
     """
-    with needs("from_jsonl", "parquet"):
+    with needs("from_jsonl", "pyarrow"):
         from penstock.formats import rowtext
     files, folder = _found("from_jsonl", paths, storage_options, cache, cache_dir)
     form = rowtext.Format("jsonl", encoding=encoding)
@@ -365,7 +365,7 @@ def from_csv(
         >>> penstock.from_csv("two.csv")[0]
         {'name': 'a, b', 'size': np.int64(1)}
     """
-    with needs("from_csv", "parquet"):
+    with needs("from_csv", "pyarrow"):
         from penstock.formats import rowtext
     form = rowtext.Format("csv", delimiter, quote, None if names is None else tuple(names), encoding)
     files, folder = _found("from_csv", paths, storage_options, cache, cache_dir)
@@ -517,7 +517,7 @@ def write_tfrecord(
     require_local("write_tfrecord(path)", path)
     if isinstance(elements, Dataset) and elements.length == math.inf:
         raise ArgumentError("write_tfrecord() got an endless dataset. Cut it with take(n).")
-    with needs("write_tfrecord", "tfrecord"):
+    with needs("write_tfrecord", "google-crc32c"):
         from penstock.formats import tfrecord
     tfrecord.write(Path(path), elements, compression)
 

@@ -145,7 +145,7 @@ def from_nifti(
         >>> penstock.from_nifti("scan.nii", affine=True)
         from_nifti(scan.nii): 1 element, {'volume': (4, 3, 2) float32, 'affine': (4, 4) float64}, random
     """
-    with needs("from_nifti", "nifti"):
+    with needs("from_nifti", "nibabel"):
         from penstock.formats.nifti import source
     for name, value in (("affine", affine), ("header", header)):
         if not isinstance(value, bool):

@@ -72,7 +72,7 @@ def from_arrayrecord(
         b'three'
     """
     verb = "from_arrayrecord"
-    with needs(verb, "arrayrecord"):
+    with needs(verb, "array_record"):
         import array_record.python.array_record_module  # noqa: F401
     paths = list(paths) if isinstance(paths, Iterator) else paths
     several = [paths] if isinstance(paths, str) else paths if isinstance(paths, Sequence) else []

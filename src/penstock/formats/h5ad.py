@@ -48,7 +48,7 @@ def opened(path: str) -> AbstractContextManager[Store]:
         with needs("from_h5ad", "zarr"):
             from penstock.formats.zarr import ZarrStore
         return ZarrStore.opened(path)
-    with needs("from_h5ad", "hdf5"):
+    with needs("from_h5ad", "h5py"):
         from penstock.formats._hdf5store import Hdf5Store
     return Hdf5Store.opened(path)
 

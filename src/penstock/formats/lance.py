@@ -79,7 +79,7 @@ def from_lance(
         raise ArgumentTypeError(f"{_VERB}(version=) is a number or a tag, got {version!r}.")
     names = None if columns is None else names_in(_VERB, "columns", columns)
     nulls, types = Nulls.of(_VERB, fill_null, null_masks), Dtypes.of(_VERB, dtypes)
-    with needs(_VERB, "lance"):
+    with needs(_VERB, "pylance", "pyarrow"):
         import lance  # noqa: F401
     place = os.fspath(uri).removeprefix("file://")
     place = place if is_remote(place) else os.path.abspath(place)

@@ -61,7 +61,7 @@ def from_lerobot(
         fill_null: For columns of steps with nulls, what stands in for them; see `from_parquet`.
 
     Raises:
-        ModuleNotFoundError: PyAV or pyarrow is missing: `pip install 'penstock[video,parquet]'`.
+        ModuleNotFoundError: PyAV or pyarrow is missing (extras `video`, `parquet`).
         ArgumentError: There is no such camera.
         SourceError: The folder is none of LeRobot's, of another version, or damaged; or a step has no frame.
 

@@ -126,7 +126,7 @@ def from_mds(
     wanted = _chosen(first.url, there, columns)
     chosen = [_file_of(index, shard) for index, shard in pairs]
     if any(codec not in (None, "gzip") for _, _, codec in chosen):
-        with needs(verb, "mds"):
+        with needs(verb, "pyarrow"):
             import pyarrow as pa  # noqa: F401
     cure = f" {_INDEX} names it. Copy the folder again."
     files = _openfile.known([url for url, _, _ in chosen], options, cache, cure)

@@ -99,7 +99,7 @@ def from_videos(
         cache: Keeps what is read from URLs on a local disk; see `DiskCache`.
 
     Raises:
-        ModuleNotFoundError: PyAV is missing: `pip install 'penstock[video]'`.
+        ModuleNotFoundError: PyAV is missing (extra `video`).
         ArgumentError: Files have several sizes and `size` is not given, or it is no size.
         SourceError: A file is missing, is no film, or damaged; while reading, a frame cannot be decoded. The message
             has the file, and the frame.
@@ -116,7 +116,7 @@ def from_videos(
         >>> len(ds), ds[3]["frame"].shape, float(ds[3]["time"])
         (5, (16, 32, 3), 0.3)
     """
-    with needs("from_videos", "video"):
+    with needs("from_videos", "av"):
         import av  # noqa: F401  # or each file would be called damaged
     files = _openfile.find("from_videos", paths, storage_options, cache)
     size = None if size is None else checked_size(size)

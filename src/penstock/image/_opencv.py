@@ -14,6 +14,7 @@ has the same library inside.
 
 import os
 
+from penstock.base._arguments import install
 from penstock.base._errors import PenstockError
 
 
@@ -25,7 +26,7 @@ try:
     import cv2 as cv2
 except ImportError as error:
     raise OpenCVMissingError(
-        f"penstock.image works on OpenCV, which cannot be imported ({error}): pip install 'penstock[image]'. "
+        f"penstock.image works on OpenCV, which cannot be imported ({error}): {install('opencv-python-headless')}. "
         "An installed opencv-python or opencv-contrib-python works too."
     ) from error
 
@@ -41,6 +42,5 @@ try:
     import simplejpeg as simplejpeg
 except ImportError as error:
     raise SimpleJPEGMissingError(
-        f"penstock.image decodes JPEG with simplejpeg, which cannot be imported ({error}): "
-        "pip install 'penstock[image]'."
+        f"penstock.image decodes JPEG with simplejpeg, which cannot be imported ({error}): {install('simplejpeg')}."
     ) from error

@@ -113,7 +113,7 @@ def _log_missing() -> None:
         _has_logged = True
         _logger.warning(
             "The copy engine was not compiled when penstock was installed, so NumPy makes the copies, slower. "
-            "Install a C++ compiler and reinstall penstock."
+            "Install a C++ compiler, and then this package again, from its sources."
         )
 
 

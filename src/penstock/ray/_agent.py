@@ -35,7 +35,7 @@ SHARE_COUNT: Final = 2
 """Shares that an agent holds: its workers run one while the other arrives, or leaves."""
 CALL_THREAD: Final = "control"
 """Ray's name for the thread that makes all calls but `work`."""
-REQUIRED: Final = ("penstock", "numpy", "optree", "cloudpickle")
+REQUIRED: Final = ("penstock-data", "numpy", "optree", "cloudpickle")
 """Packages that a node must have in the trainer's version."""
 COMPARED: Final = (
     *("opencv-python-headless", "opencv-python", "simplejpeg", "pillow", "scipy", "scikit-image"),

@@ -3,6 +3,7 @@
 from types import ModuleType
 from typing import Final
 
+from penstock.base._arguments import install
 from penstock.run.executors._registry import ExecutorKind
 
 
@@ -12,7 +13,7 @@ def _ray() -> ModuleType:
         from penstock.ray import _executor as _ray
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "executor='ray' needs Ray: pip install 'penstock[ray]', on each node.", name=error.name
+            f"executor='ray' needs Ray: {install('ray[data]')}, on each node.", name=error.name
         ) from error
     return _ray
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, final
 
+from penstock.base._arguments import install
+
 SIZE_PT: Final = 7.5
 LINE_IN: Final = SIZE_PT / 72 * 1.35
 """From one line to the next, in inches."""
@@ -47,7 +49,7 @@ class Writer:
             from matplotlib.font_manager import findfont, fontManager
             from matplotlib.ft2font import FT2Font
         except ImportError as error:
-            raise ImportError(f"{verb} draws with Matplotlib: pip install 'penstock[show]'.") from error
+            raise ImportError(f"{verb} draws with Matplotlib: {install('matplotlib')}.") from error
 
         self._figure = Figure
         self.families = [_FAMILY]

@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, final
 
+from penstock.base._arguments import install
 from penstock.base._code import is_own
 from penstock.base._errors import PenstockError, SourceError, words_of
 from penstock.base._printable import printable
@@ -492,7 +493,7 @@ def _file_system(url: str, options: StorageOptions | None) -> tuple[Any, str]:
         import fsspec
     except ImportError:
         raise ImportError(
-            f"{url} is no local path, and reading it needs obstore or fsspec: pip install 'penstock[remote]'."
+            f"{url} is no local path, and reading it needs obstore or fsspec: {install('obstore', 'fsspec')}."
         ) from None
     system, inner = fsspec.core.url_to_fs(url, **({} if options is None else options.values))
     return system, str(inner)
