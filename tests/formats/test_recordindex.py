@@ -1,7 +1,9 @@
 """What is kept beside the files: of TFRecord here, for tar files use the same."""
 
+import bz2
 import gzip
 import logging
+import lzma
 import os
 import stat
 import zlib
@@ -308,12 +310,71 @@ def test_copies_in_other_encodings_stay(tmp_path):
     assert len(list(tmp_path.glob("*.content"))) == 1
 
 
-@pytest.mark.parametrize("kind", ["gzip", "zlib"])
+def zstd(content):
+    return pytest.importorskip("pyarrow").compress(content, "zstd", asbytes=True)
+
+
+PACKS = {"gzip": gzip.compress, "zlib": zlib.compress, "bz2": bz2.compress, "xz": lzma.compress, "zstd": zstd}
+MEMBERS = [b"line 0\nline 1\n", b"line 2\n"]
+
+
+@pytest.mark.parametrize("kind", PACKS)
 def test_compressed_content_comes_in_bounded_pieces(tmp_path, kind):
-    pack = gzip.compress if kind == "gzip" else zlib.compress
+    padding = b"" if kind == "zstd" else bytes(700)
     for name, contents in (("one", [bytes(5 << 20)]), ("several", [b"ab" * 700_000, b"", b"c" * (1 << 20), b"d"])):
-        (tmp_path / name).write_bytes(b"".join(map(pack, contents)) + bytes(700))
+        (tmp_path / name).write_bytes(b"".join(map(PACKS[kind], contents)) + padding)
         (file,) = find("test", tmp_path / name)
         found = list(_recordindex.pieces(file, kind))
         assert max(map(len, found)) <= 1 << 20
         assert b"".join(found) == b"".join(contents)
+
+
+@pytest.mark.parametrize("place", ["local", "remote"])
+@pytest.mark.parametrize("kind", ["gzip", "bz2", "xz", "zstd"])
+def test_compressed_text_is_known_by_its_first_bytes(tmp_path, kind, place):
+    content = b"".join(map(PACKS[kind], MEMBERS))
+    path, options = tmp_path / "a.txt", {"cache_dir": tmp_path}
+    if place == "remote":
+        path = f"memory://compressed/{kind}"
+        pytest.importorskip("fsspec").filesystem("memory").pipe(f"/compressed/{kind}", content)
+    else:
+        path.write_bytes(content)
+    assert lines_of(path, **options) == LINES[:3]
+    assert list(ps.from_text(path, by="file", **options)) == ["line 0\nline 1\nline 2\n"]
+    if place == "local":
+        with pytest.raises(ps.SourceError, match="is no text in utf-8"):
+            lines_of(path, compression=None)
+
+
+def test_a_frame_of_zstandard_that_holds_no_data_is_skipped(tmp_path):
+    skipped = b"\x50\x2a\x4d\x18" + (3).to_bytes(4, "little") + b"abc"  # pzstd begins files so
+    (tmp_path / "a").write_bytes(skipped + zstd(MEMBERS[0]) + skipped + zstd(MEMBERS[1]))
+    assert lines_of(tmp_path / "a") == LINES[:3]
+
+
+@pytest.mark.parametrize("kind", ["gzip", "bz2", "xz", "zstd"])
+@pytest.mark.usefixtures("leaves_nothing_behind")
+def test_text_that_is_cut_off_or_damaged_in_its_compression_is_named(tmp_path, kind):
+    whole = PACKS[kind](np.random.default_rng(0).bytes(200_000))
+    (tmp_path / "a").write_bytes(whole[:-20])
+    with pytest.raises(ps.SourceError, match=rf"a is truncated: its {kind} data do not end within [0-9,]+ bytes"):
+        lines_of(tmp_path / "a")
+    (tmp_path / "a").write_bytes(whole + b"no member")
+    with pytest.raises(ps.SourceError, match=r"a is damaged: it cannot be decompressed .* around byte [0-9,]+ of"):
+        lines_of(tmp_path / "a")
+    assert os.listdir(tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "form"),
+    [
+        ("a.lz4", b"\x04\x22\x4d\x18" + bytes(9), "LZ4"),
+        ("a.csv.zip", b"PK\x03\x04" + bytes(9), "ZIP"),
+        ("a.txt.br", b"\x0b\x02\x80one", "Brotli"),
+    ],
+)
+def test_a_compression_that_is_not_read_is_named(tmp_path, name, content, form):
+    (tmp_path / name).write_bytes(content)
+    for read in (ps.from_text, ps.from_jsonl, ps.from_csv):
+        with pytest.raises(ps.SourceError, match=f"is compressed by {form}, which is not read here. Decompress it, or"):
+            list(read(tmp_path / name))

@@ -430,7 +430,11 @@ def test_wrong_paths_are_refused(paths, error, text):
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"compression": "lz4"}, ps.ArgumentError, r"compression='lz4'\): it is one of 'auto', None, 'gzip', 'zlib'"),
+        (
+            {"compression": "lz4"},
+            ps.ArgumentError,
+            r"compression='lz4'\): it is one of 'auto', None, 'gzip', 'zlib', 'bz2',",
+        ),
         ({"defaults": {"a": 1}}, ps.ArgumentError, r"have to be named"),
         ({"features": ["a"]}, ps.ArgumentTypeError, r"is a dict of names and specs, or 'auto', not a list"),
         ({"features": {}}, ps.ArgumentError, r"names no feature"),

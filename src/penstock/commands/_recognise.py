@@ -70,7 +70,7 @@ _TEXTS: Final = {
     ".csv": ("a table in CSV", "from_csv"),
     ".txt": ("lines of text", "from_text"),
 }
-"""Formats that only the ending of a name tells apart, with or without `.gz` after it."""
+"""Formats that only the ending of a name tells apart, with or without that of a compression after it."""
 _REMEDIES: Final = (
     (rb"PK\x03\x04", "an archive", "Unpack it. "),
     (rb"\s*[\[{]", "JSON", "A record a line: ps.from_jsonl(path). "),
@@ -175,7 +175,7 @@ def _by_content(first: File, head: bytes, name: str, target: str) -> Found:
             return made("a corpus of Megatron", "from_megatron", target)
         if any(first.nbytes % size == 0 and head[0] < classes for size, classes in _CIFAR):
             return made("CIFAR, the binary version", "from_cifar", target)
-    ending = os.path.splitext(first.name.lower().removesuffix(".gz"))[1]
+    ending = os.path.splitext(re.sub(r"\.(gz|bz2|xz|zst)$", "", first.name.lower()))[1]
     if ending in _TEXTS:
         return made(_TEXTS[ending][0], _TEXTS[ending][1], target)
     if re.match(r"(?i)ETL\d", first.name):

@@ -3,6 +3,7 @@
 Such content is kept as an index is, and has a file beside it with its size and checksum, which is written after it.
 """
 
+import bz2
 import codecs
 import contextlib
 import errno
@@ -11,25 +12,27 @@ import hashlib
 import itertools
 import json
 import logging
+import lzma
 import os
 import re
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, BinaryIO, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.base._arguments import needs
 from penstock.base._errors import ArgumentError, SourceError
 from penstock.base._trust import require_own_file
 from penstock.memory._rows import Indices
 from penstock.sources._kept import VERSION, Arrays, index_bytes, kept, kept_before, problem, read_index, stems_of, write
 from penstock.sources._openfile import File, FilesSource, RecordReader, bounds_of, described, for_each
 
-Compression = Literal["gzip", "zlib"]
+Compression = Literal["gzip", "zlib", "bz2", "xz", "zstd"]
 Compressed = Literal["auto"] | Compression | None
 
 Integers = npt.NDArray[np.int64]
@@ -42,8 +45,19 @@ _NOTE: Final = "content"
 _PIECE_NBYTES: Final = 64 << 10
 _CONTENT_NBYTES: Final = 1 << 20
 _PROGRESS_S: Final = 10.0
-# `wbits` of zlib: with gzip's header, or with its own.
-WBITS: Final = {"gzip": 31, "zlib": 15}
+_MACHINES: Final[Mapping[str, Callable[[], Any]]] = {
+    "gzip": functools.partial(zlib.decompressobj, 31),  # with gzip's header
+    "zlib": zlib.decompressobj,
+    "bz2": bz2.BZ2Decompressor,
+    "xz": lzma.LZMADecompressor,
+}
+"""What undoes a compression. pyarrow undoes the others."""
+_FORMS: Final = re.compile(
+    rb"(?P<gzip>\x1f\x8b)|(?P<bz2>BZh[1-9](?:1AY&SY|\x17rE8P\x90))|(?P<xz>\xfd7zXZ\0)"
+    rb"|(?P<zstd>\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18)"
+    rb"|(?P<LZ4>\x04\x22\x4d\x18)|(?P<ZIP>PK\x03\x04)|(?P<Snappy>\xff\x06\0\0sNaPpY)"
+)
+"""How compressed files begin."""
 
 
 class RecordPlaces(NamedTuple):
@@ -109,10 +123,21 @@ class RecordFiles(FilesSource):
         return content, kept(content, self.index_kind, self.cache_dir, lambda: self.find_records(content))
 
     def compression_of(self, file: File) -> Compression | None:
-        """How a file is compressed. Text may begin as data of zlib do, so that has to be said."""
-        if self.compression == "auto":
-            return "gzip" if file.head(2) == b"\x1f\x8b" else None
-        return self.compression
+        """How a file is compressed. Text may begin as data of zlib do, so that has to be said.
+
+        Raises:
+            SourceError: It is compressed in a way that is not read.
+        """
+        if self.compression != "auto":
+            return self.compression
+        found = _FORMS.match(file.head(10))
+        form = found.lastgroup if found else "Brotli" if file.name.endswith(".br") else None
+        if form not in (None, *get_args(Compression)):
+            raise SourceError(
+                f"{file.url} is compressed by {form}, which is not read here. Decompress it, or compress it by "
+                "Zstandard, gzip, bzip2 or xz."
+            )
+        return form  # type: ignore[return-value]  # checked above
 
     @property
     def bounds(self) -> Integers:
@@ -137,8 +162,9 @@ def compressed(verb: str, compression: Any) -> Compressed:
     Raises:
         ArgumentError: It is none of those known.
     """
-    if compression not in ("auto", None, "gzip", "zlib"):
-        raise ArgumentError(f"{verb}(compression={compression!r}): it is one of 'auto', None, 'gzip', 'zlib'.")
+    known = "auto", None, *get_args(Compression)
+    if compression not in known:
+        raise ArgumentError(f"{verb}(compression={compression!r}): it is one of {', '.join(map(repr, known))}.")
     return compression  # type: ignore[no-any-return]
 
 
@@ -345,30 +371,54 @@ def pieces(file: File, compression: str | None) -> Iterator[bytes]:
             while piece := stream.read(_PIECE_NBYTES):
                 yield piece
         return
-    machine, fed = zlib.decompressobj(WBITS[compression]), 0
-    tell = progress(f"Decompressing {file.url}", file.nbytes)
+    tell, at = progress(f"Decompressing {file.url}", file.nbytes), 0
     with file.stream() as stream:
         try:
-            while data := stream.read(_PIECE_NBYTES):
-                fed += len(data)
-                tell(fed)
-                while True:
-                    if machine.eof:  # a gzip file may have several members, and zeros behind them
-                        data = data.lstrip(b"\0")
-                        if not data:
-                            break
-                        machine = zlib.decompressobj(WBITS[compression])
-                    found = machine.decompress(data, _CONTENT_NBYTES)
-                    yield found
-                    data = machine.unused_data if machine.eof else machine.unconsumed_tail
-                    if not data and len(found) < _CONTENT_NBYTES:
-                        break
-        except zlib.error as error:
+            unpacked = _by_machine if compression in _MACHINES else _by_pyarrow
+            for piece in unpacked(stream, compression):
+                at = stream.tell()
+                tell(at)
+                yield piece
+        except SourceError:
+            raise
+        except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+            if isinstance(error, EOFError) or "Truncated" in str(error):
+                raise SourceError(
+                    f"{file.url} is truncated: its {compression} data do not end within {file.nbytes:,} bytes."
+                ) from error
             raise SourceError(
-                f"{file.url} is damaged: it cannot be decompressed ({error}), around byte {fed:,} of {file.nbytes:,}."
+                f"{file.url} is damaged: it cannot be decompressed ({error}), around byte {at:,} of {file.nbytes:,}."
             ) from error
+
+
+def _by_machine(stream: BinaryIO, compression: str) -> Iterator[bytes]:
+    """Yields what one of `_MACHINES` makes. Raises EOFError if the data do not end."""
+    machine = _MACHINES[compression]()
+    while data := stream.read(_PIECE_NBYTES):
+        while True:
+            if machine.eof:  # a file may have several members, and zeros behind them
+                data = data.lstrip(b"\0")
+                if not data:
+                    break
+                machine = _MACHINES[compression]()
+            found = machine.decompress(data, _CONTENT_NBYTES)
+            yield found
+            # Those of bzip2 and xz keep what they have not used yet.
+            data = machine.unused_data if machine.eof else getattr(machine, "unconsumed_tail", b"")
+            if not data and len(found) < _CONTENT_NBYTES:
+                break
     if not machine.eof:
-        raise SourceError(f"{file.url} is truncated: its {compression} data do not end within {file.nbytes:,} bytes.")
+        raise EOFError
+
+
+def _by_pyarrow(stream: BinaryIO, compression: str) -> Iterator[bytes]:
+    """Yields what pyarrow makes. Raises OSError if the data are damaged, or do not end."""
+    with needs(f"Reading a file that is compressed by {compression}", "parquet"):
+        import pyarrow as pa
+
+    with pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), compression) as content:
+        while piece := content.read(_CONTENT_NBYTES):
+            yield piece
 
 
 def _in_utf_8(file: File, compression: str | None, encoding: str) -> Iterator[bytes]:

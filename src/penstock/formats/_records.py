@@ -25,7 +25,7 @@ def from_tfrecord(
     *,
     features: Mapping[str, Any] | Literal["auto"] | None = None,
     defaults: Mapping[str, Any] | None = None,
-    compression: Literal["auto", "gzip", "zlib"] | None = "auto",
+    compression: Literal["auto", "gzip", "zlib", "bz2", "xz", "zstd"] | None = "auto",
     check_crc: bool = True,
     cache_dir: str | os.PathLike[str] | None = None,
     storage_options: dict[str, Any] | None = None,
@@ -246,7 +246,7 @@ def from_jsonl(
     fill_null: Any = None,
     null_masks: Sequence[str] = (),
     encoding: str = "utf-8",
-    compression: Literal["auto", "gzip", "zlib"] | None = "auto",
+    compression: Literal["auto", "gzip", "zlib", "bz2", "xz", "zstd"] | None = "auto",
     index: Literal["columns", "lines"] = "columns",
     cache_dir: str | os.PathLike[str] | None = None,
     storage_options: dict[str, Any] | None = None,
@@ -286,7 +286,7 @@ def from_jsonl(
         null_masks: As for `from_parquet`.
         encoding: As for `open`. Where lines cannot be found in it, as in UTF-16, the text is written again in UTF-8, as
             compressed files are decompressed.
-        compression: `"auto"` detects gzip.
+        compression: `"auto"` detects gzip, bzip2, xz and Zstandard by the first bytes of a file.
         index: `"columns"` keeps parsed columns beside the index of lines; `"lines"` parses lines when they are read.
         cache_dir: The folder for the results, instead of beside the files.
         storage_options: See `from_tar`.
@@ -324,7 +324,7 @@ def from_csv(
     fill_null: Any = None,
     null_masks: Sequence[str] = (),
     encoding: str = "utf-8",
-    compression: Literal["auto", "gzip", "zlib"] | None = "auto",
+    compression: Literal["auto", "gzip", "zlib", "bz2", "xz", "zstd"] | None = "auto",
     index: Literal["columns", "lines"] = "columns",
     cache_dir: str | os.PathLike[str] | None = None,
     storage_options: dict[str, Any] | None = None,
@@ -349,7 +349,7 @@ def from_csv(
         fill_null: As for `from_parquet`.
         null_masks: As for `from_parquet`.
         encoding: As for `from_jsonl`.
-        compression: `"auto"` detects gzip.
+        compression: `"auto"` detects gzip, bzip2, xz and Zstandard by the first bytes of a file.
         index: As for `from_jsonl`.
         cache_dir: The folder for the results, instead of beside the files.
         storage_options: See `from_tar`.
@@ -378,7 +378,7 @@ def from_text(
     *,
     by: Literal["line", "file"] = "line",
     encoding: str = "utf-8",
-    compression: Literal["auto", "gzip", "zlib"] | None = "auto",
+    compression: Literal["auto", "gzip", "zlib", "bz2", "xz", "zstd"] | None = "auto",
     cache_dir: str | os.PathLike[str] | None = None,
     storage_options: dict[str, Any] | None = None,
     cache: DiskCache | None = None,
@@ -397,7 +397,7 @@ def from_text(
         paths: A path, a pattern (`"train-*.txt"`), a URL (`s3://`, `gs://`, `https://`), or a list of these.
         by: `"line"`, or `"file"` for one element a file.
         encoding: As for `from_jsonl`.
-        compression: `"auto"` detects gzip.
+        compression: `"auto"` detects gzip, bzip2, xz and Zstandard by the first bytes of a file.
         cache_dir: The folder for the results, instead of beside the files.
         storage_options: See `from_tar`.
         cache: Keeps what is read from URLs on a local disk; see `DiskCache`.

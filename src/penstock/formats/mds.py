@@ -35,9 +35,7 @@ from penstock.sources._store import StorageOptions
 
 _INDEX: Final = "index.json"
 _CODECS: Final = {"zstd": "zstd", "gz": "gzip", "br": "brotli", "bz2": "bz2"}
-"""Compressions by the names that Streaming has for them. pyarrow undoes all but gzip."""
-_PIECE_NBYTES: Final = 1 << 20
-"""Bytes that are decompressed at once."""
+"""Compressions by the names that Streaming has for them."""
 Path = str | os.PathLike[str]
 
 
@@ -211,7 +209,7 @@ def _unpacked(file: File, shard: _Shard) -> Iterator[bytes]:
         SourceError: It is damaged, or has more or less content than the index says.
     """
     total = 0
-    for piece in _recordindex.pieces(file, "gzip") if shard.codec == "gzip" else _pieces(file, shard.codec):
+    for piece in _recordindex.pieces(file, shard.codec):
         total += len(piece)
         if total > shard.nbytes:
             break
@@ -222,22 +220,6 @@ def _unpacked(file: File, shard: _Shard) -> Iterator[bytes]:
             f"is decompressed, and its index says {shard.nbytes:,}. One of both is damaged or of another dataset: copy "
             "the folder again."
         )
-
-
-def _pieces(file: File, codec: str | None) -> Iterator[bytes]:
-    import pyarrow as pa
-
-    tell = _recordindex.progress(f"Decompressing {file.url}", file.nbytes)
-    with file.stream() as stream:
-        try:
-            with pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), codec) as content:
-                while piece := content.read(_PIECE_NBYTES):
-                    yield piece
-                    tell(stream.tell())
-        except SourceError:
-            raise
-        except OSError as error:
-            raise SourceError(f"{file.url} is damaged or truncated: it cannot be decompressed ({error}).") from error
 
 
 @final

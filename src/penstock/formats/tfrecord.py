@@ -263,7 +263,7 @@ def write(path: Path, elements: Iterable[Any], compression: Compression | None) 
     """Writes elements for `penstock.write_tfrecord`."""
     if compression not in (None, "gzip", "zlib"):
         raise ArgumentError(f"compression={compression!r}: it is one of None, 'gzip', 'zlib'.")
-    machine = zlib.compressobj(wbits=_recordindex.WBITS[compression]) if compression else None
+    machine = zlib.compressobj(wbits={"gzip": 31, "zlib": 15}[compression]) if compression else None
     count = 0
     with complete(path) as out:
         for element in elements:
