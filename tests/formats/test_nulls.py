@@ -148,6 +148,24 @@ def test_values_stand_in_for_nulls(tmp_path, name, kind):
         dataset(tmp_path / kind, columns=["v"])[1]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_lists_have_a_mask_of_where_they_are_null(tmp_path, kind):
+    columns = {
+        "numbers": pa.array([[1, 2], None, []], pa.list_(pa.int64())),
+        "pairs": pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int64(), 2)),
+        "words": pa.array([["a"], None, []], pa.list_(pa.string())),
+        "in": pa.array([{"words": ["a"]}, None, {"words": []}], pa.struct([("words", pa.list_(pa.string()))])),
+    }
+    path = saved(tmp_path / kind, pa.table(columns))
+    masks = ["numbers", "pairs", "words", "in.words"]
+    found = list(dataset(path, fill_null=None, null_masks=masks))
+    for name in masks[:3]:
+        assert [bool(each[f"{name}_is_null"]) for each in found] == [False, True, False]
+    assert [bool(each["in"]["words_is_null"]) for each in found] == [False, True, False]
+    assert [each["numbers"].tolist() for each in found] == [[1, 2], [], []]
+    assert [each["pairs"].tolist() for each in found] == [[1, 2], [0, 0], [3, 4]]
+
+
 def test_nulls_of_structs_are_those_of_their_fields(tmp_path):
     rows = [
         {"s": {"a": 1, "t": [{"u": "x"}]}},

@@ -131,6 +131,31 @@ def test_lists_of_byte_strings_of_one_size(tmp_path, name):
             assert (leaf.dtype, leaf.shape, leaf.tobytes()) == (np.uint8, (2, 2), b"".join(row))
 
 
+TEXTS = [["a", "bc"], ["", "d"], ["e", "a"]]
+
+
+@pytest.mark.parametrize("name", ["a.arrow", "lz4.arrow", "a.parquet"])
+@pytest.mark.parametrize("form", ["text", "large", "views", "dictionary", "structs", "lists of lists"])
+def test_lists_of_texts_of_one_size(tmp_path, name, form):
+    kind = {"large": pa.large_string(), "views": pa.string_view()}.get(form, pa.string())
+    column, right, shape = pa.array(TEXTS, pa.list_(kind, 2)), TEXTS, (2,)
+    if form == "dictionary":
+        column = pa.FixedSizeListArray.from_arrays(column.flatten().dictionary_encode(), 2)
+    elif form == "structs":
+        rows = [[{"t": text} for text in texts] for texts in TEXTS]
+        column = pa.array(rows, pa.list_(pa.struct([("t", kind)]), 2))
+    elif form == "lists of lists":
+        column, right, shape = pa.FixedSizeListArray.from_arrays(column.slice(0, 2), 2), [TEXTS[:2]], (2, 2)
+    ds = dataset(saved(tmp_path / name, pa.table({"x": column})))
+
+    def column_of(tree):
+        return tree["x"]["t"] if form == "structs" else tree["x"]
+
+    assert column_of(ds.element_spec) == ps.ArraySpec(shape, "U")
+    assert [column_of(each).tolist() for each in ds] == right
+    assert column_of(next(iter(ds.batch(len(right))))).tolist() == right
+
+
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
 def test_text_in_views(tmp_path, name):
     texts = ["short", "a text of more than twelve bytes", ""]

@@ -105,8 +105,7 @@ def spec_of(name: str, kind: Any) -> ArraySpec:
         if not is_binary(inmost(kind)):
             inner = spec_of(name, kind.value_type)
             first = kind.list_size if kinds.is_fixed_size_list(kind) else None
-            if inner.dtype.itemsize or first is None:
-                return ArraySpec((first, *inner.shape), inner.dtype)
+            return ArraySpec((first, *inner.shape), inner.dtype)
     elif (dtype := dtype_of(kind)) is not None:
         return ArraySpec((), dtype)
     value = inmost(kind)

@@ -159,7 +159,8 @@ def first_batch(file: File, leaves: Sequence[Leaf], told: Sequence[RecordBatch])
         for leaf in leaves:
             column, *fields = leaf.origin
             place = batch.schema.get_field_index(column)
-            is_view = leaf.fill is None and not fields and place >= 0 and is_viewed(batch.field(place).type, leaf.spec)
+            is_plain = leaf.fill is None and not leaf.masks and not fields and place >= 0
+            is_view = is_plain and is_viewed(batch.field(place).type, leaf.spec)
             with suppress(RowError):  # a read reports it
                 (made,) = _decoded(reader, 0, file, [leaf], is_mapped=is_mapped)
                 nbytes += made.nbytes if isinstance(made, Ragged) or not (is_mapped and is_view) else 0
