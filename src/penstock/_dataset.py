@@ -976,14 +976,17 @@ class Dataset(NoArray):
 
         With `max_tokens`, elements are sequences. A batch is as many neighbours as fit: their number times the longest
         is at most `max_tokens`. They are padded with 0 to the longest, as by `padded_batch`, whose memory this has.
-        There is random access if `lengths` are given; else the result is a stream.
+        There is random access if `lengths` are given; else the result is a stream. The length of an element is the size
+        of its axis that varies, which is None in its spec: a spectrogram `(80, None)` has as many tokens as times. If
+        several axes vary, tokens are their product, as padded. Where nothing declares the spec, the longest axis
+        counts. Of several leaves the longest counts.
 
         Args:
             size: Elements a batch, at least 1.
             drop_remainder: Leave out a last batch that is short.
             max_tokens: The most tokens of a padded batch, in place of a size.
-            lengths: The number of tokens of each element, `(n,)`: the size of the axes that vary. Or the key or place
-                of a leaf that has it, which is read now.
+            lengths: The number of tokens of each element, `(n,)`: the size of the axis that varies; if several do, of
+                one of them, or their product. Or the key or place of a leaf that has it, which is read now.
 
         Raises:
             ArgumentError: `size` is below 1; or there are both a size and `max_tokens`, or neither; or lengths are of
@@ -1012,7 +1015,8 @@ class Dataset(NoArray):
                     "bucket_by_length(lengths=..., max_tokens=...), which takes the shuffle over."
                 )
             flat = None if known is None else np.array(known.lengths[0], np.int64)
-            made = TokenBatch(loosened(self._node), flat, limit, _padding("batch", None, None))
+            padding, is_declared = _padding("batch", None, None), _declares_axes(self._node)
+            made = TokenBatch(loosened(self._node), flat, limit, padding, is_declared=is_declared)
             assert made.length is None or made.length >= 0  # refuses a sequence that is too long
             return Dataset(made)
         if lengths is not None:
@@ -1232,7 +1236,8 @@ class Dataset(NoArray):
             boundaries: Ascending lengths.
             batch_sizes: Elements a batch, for each of the `len(boundaries) + 1` buckets.
             lengths: The length of each element, `(n,)`, in place of these three; or the key or place of a leaf that has
-                it, which is read now. For elements of several sequences, that of the longest.
+                it, which is read now. For elements of several sequences, that of the longest. With `max_tokens`, as for
+                `batch`.
             batch_size: Elements a batch, with `lengths`, which may then be any measure that is worth sorting by.
                 Another size is another order, which a state does not fit.
             max_tokens: The most tokens of a padded batch, with `lengths`. An element that is longer is an error where
@@ -1284,6 +1289,12 @@ class Dataset(NoArray):
                 f"bucket_by_length(len): an element is {type_of(tree)}, whose len is always {len(tree)}, so all go "
                 f"to one bucket. Say of which part: lambda element: len(element[{part}])."
             )
+        shape = spec.leaves[0].shape if length_fn is len and spec is not None and spec.is_lone else ()
+        if None in shape[1:] and shape[0] is not None:
+            raise ArgumentError(
+                f"bucket_by_length(len): an element is {spec}, whose len is always {shape[0]}, so all go to one "
+                f"bucket. Say of which axis: lambda element: element.shape[{shape.index(None)}]."
+            )
         _require_function("bucket_by_length", length_fn)
         assert length_fn is not None
         judged = Dataset(loosened(self._node))._mapped("bucket_by_length", length_fn, verdict="int64")
@@ -1306,7 +1317,8 @@ class Dataset(NoArray):
             )
         limit = integer(verb, "max_tokens", max_tokens, least=1)
         caution_long(f"{verb}(max_tokens={limit})", known, (limit,))
-        return Dataset(TokenBatch(loosened(node), None, limit, padding, Buckets(table, seed, is_local, None, limit)))
+        buckets, is_declared = Buckets(table, seed, is_local, None, limit), _declares_axes(node)
+        return Dataset(TokenBatch(loosened(node), None, limit, padding, buckets, is_declared=is_declared))
 
     def unbatch(self) -> "Dataset":
         """Takes elements apart along their first axis; the opposite of `batch`.
@@ -2069,6 +2081,11 @@ def _require_function(verb: str, fn: object) -> None:
             f"{verb}() got {name}, which makes a function of an element and is none itself. Call it first: "
             f"{verb}({name}(...)), as in random_map(rotate(15))."
         )
+
+
+def _declares_axes(node: Node) -> bool:
+    """Whether the spec of a plan says that axes vary. That of one element never does."""
+    return (spec := node.known_spec) is not None and any(None in leaf.shape for leaf in spec.leaves)
 
 
 def _padding(verb: str, shapes: Tree, values: Tree) -> Padding:

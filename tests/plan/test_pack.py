@@ -125,6 +125,86 @@ def test_wrong_lengths_of_leaves_of_one_size_are_an_error_that_names_the_element
             list(made)
 
 
+TIMES = np.random.default_rng(0).integers(50, 400, 60)
+
+
+def spectrogram(index, first=(80,), last=()):
+    return np.full((*first, TIMES[index], *last), index, "float32")
+
+
+OF_TIMES = {  # how to make an element, its spec, and the axis of time
+    "the second axis": (spectrogram, ps.ArraySpec((80, None), "float32"), 1),
+    "the middle axis": (lambda i: spectrogram(i, (2,), (3,)), ps.ArraySpec((2, None, 3), "float32"), 1),
+    "the first axis": (lambda i: spectrogram(i, (), (80,)), ps.ArraySpec((None, 80), "float32"), 0),
+    "the second axis, undeclared": (lambda i: spectrogram(i, (40,)), None, 1),
+    "the first axis, undeclared": (lambda i: spectrogram(i, (), (40,)), None, 0),
+    "beside an embedding": (
+        lambda i: (spectrogram(i), np.zeros(900, "int8"), np.float32(i)),
+        (ps.ArraySpec((80, None), "float32"), ps.ArraySpec((900,), "int8"), ps.ArraySpec((), "float32")),
+        1,
+    ),
+    "beside a shorter sequence": (
+        lambda i: (spectrogram(i), np.zeros(TIMES[i] // 9, "int32"), np.float32(i)),
+        (ps.ArraySpec((80, None), "float32"), ps.ArraySpec((None,), "int32"), ps.ArraySpec((), "float32")),
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("how", ["batch", "bucket_by_length", "a stream"])
+@pytest.mark.parametrize("what", OF_TIMES)
+def test_tokens_are_counted_along_the_axis_that_varies(what, how):
+    make, spec, axis = OF_TIMES[what]
+    ds = ps.from_source([make(i) for i in range(len(TIMES))], element_spec=spec)
+    batches = {
+        "batch": lambda: ds.batch(max_tokens=2000, lengths=TIMES),
+        "bucket_by_length": lambda: ds.bucket_by_length(max_tokens=2000, lengths=TIMES),
+        "a stream": lambda: ps.from_generator(lambda: map(make, range(len(TIMES))), element_spec=spec).batch(
+            max_tokens=2000
+        ),
+    }[how]()
+    found = []
+    for batch in batches:
+        part = batch[0] if isinstance(batch, tuple) else batch
+        members = part.reshape(len(part), -1).max(axis=1).astype(int).tolist()
+        assert part.shape[axis + 1] == max(TIMES[i] for i in members)
+        assert len(members) * max(TIMES[i] for i in members) <= 2000
+        found.append(members)
+    assert sorted(i for members in found for i in members) == list(range(len(TIMES)))
+    if how != "bucket_by_length":
+        assert found == budgeted(TIMES.tolist(), 2000)
+
+
+@pytest.mark.parametrize("what", OF_TIMES)
+def test_lengths_of_other_elements_are_refused_whatever_axis_varies(what):
+    make, spec, _ = OF_TIMES[what]
+    ds = ps.from_source([make(i) for i in range(len(TIMES))], element_spec=spec)
+    for batches in (
+        ds.batch(max_tokens=2000, lengths=TIMES[::-1]),
+        ds.bucket_by_length(max_tokens=2000, lengths=TIMES[::-1]),
+    ):
+        with pytest.raises(ps.ElementError, match=r"element \d+ has \d+ tokens, and lengths= says \d+"):
+            list(batches)
+
+
+def test_tokens_of_two_axes_that_vary_are_their_product_as_padded():
+    shapes = [(3, 20), (20, 3), (4, 5), (5, 4), (2, 2)]
+    images = [np.ones(shape, "uint8") for shape in shapes]
+    spec = ps.ArraySpec((None, None), "uint8")
+    stream = ps.from_generator(lambda: iter(images), element_spec=spec).batch(max_tokens=80)
+    assert [batch.shape for batch in stream] == [(1, 3, 20), (1, 20, 3), (3, 5, 5)]
+    known = ps.from_source(images, element_spec=spec).batch(
+        max_tokens=80, lengths=[height * width for height, width in shapes]
+    )
+    assert [len(batch) for batch in known] == [1, 1, 3]
+
+
+def test_the_first_axis_that_is_fixed_is_no_length():
+    ds = ps.from_source([spectrogram(0)], element_spec=ps.ArraySpec((80, None), "float32"))
+    with pytest.raises(ps.ArgumentError, match=r"whose len is always 80.*lambda element: element.shape\[1\]"):
+        ds.bucket_by_length(len, [100], [2, 2])
+
+
 def test_lengths_and_weights_may_be_leaves():
     ds = ps.zip({"ids": sequences(), "n": ps.from_arrays(np.array(LENGTHS))})
     assert len(ds.batch(max_tokens=20, lengths="n")) == len(budgeted(LENGTHS, 20))

@@ -4,12 +4,12 @@ Where the lengths of sequences are known, a row is arithmetic on their sums, or 
 (`_blocks.py`), and there is random access. Elsewhere the same rows come as a stream.
 """
 
-import functools
+import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -97,31 +97,18 @@ class _OfLengths(OneInput):
         box = source.borrowed(len(members))
         source.read(epoch, members, box)
         columns = list(box.columns(len(members)))
-        leaves: Sequence[int] = range(len(columns))
-        if self._is_longest:
-            shapes = [leaf.shape for leaf in self.source.spec.leaves]
-            leaves = [number for number in leaves if shapes[number][:1] == (None,)]
-            leaves = leaves or [number for number, shape in enumerate(shapes) if shape]
-        sizes = [np.fromiter(map(len, columns[number]), np.int64, len(members)) for number in leaves]
-        if self._is_longest and sizes:
-            leaves, sizes = leaves[:1], [functools.reduce(np.maximum, sizes)]
-        for number, found in zip(leaves, sizes, strict=True):
-            wanted = self._known(number)[members]
-            if (found != wanted).any():
-                place = int(np.argmax(found != wanted))
-                raise ElementError(
-                    f"{self.label}: element {members[place]} has {found[place]} tokens, and lengths= says "
-                    f"{wanted[place]}. Compute lengths from this dataset, in its order."
-                )
+        self._require_lengths(members, columns)
         return columns
 
-    _is_longest = False
-    """Whether the length of an element is that of its longest leaf of any size, or if none is of any size, of its
-    longest; otherwise each leaf has the length."""
+    @abstractmethod
+    def _require_lengths(self, members: Indices, columns: Sequence[Sequence[Any]]) -> None:
+        """Refuses elements that have another length than was said, given their leaves, each as a list."""
 
-
-def _stacked_length(leaves: Sequence[Any]) -> int:
-    return max((len(leaf) for leaf in leaves if np.ndim(leaf)), default=1)
+    def _refuse(self, number: int, found: int, said: int) -> NoReturn:
+        raise ElementError(
+            f"{self.label}: element {number} has {found} tokens, and lengths= says {said}. Compute lengths from this "
+            "dataset, in its order."
+        )
 
 
 class Pieces(NamedTuple):
@@ -312,6 +299,14 @@ class Pack(_OfLengths):
                 within = np.arange(tokens.sum()) - np.repeat(np.cumsum(tokens) - tokens, tokens)
                 _lay(rows, kind + len(kinds), within, sizes, 0)
 
+    def _require_lengths(self, members: Indices, columns: Sequence[Sequence[Any]]) -> None:
+        """Each leaf has the length, or its own."""
+        for leaf, column in enumerate(columns):
+            found, said = np.fromiter(map(len, column), np.int64, len(members)), self._known(leaf)[members]
+            if (found != said).any():
+                place = int(np.argmax(found != said))
+                self._refuse(int(members[place]), int(found[place]), int(said[place]))
+
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """The rows of a stream, each when it is full."""
         (row_size,) = self.sizes
@@ -368,8 +363,8 @@ class TokenBatch(_OfLengths):
     limit: int
     padding: Padding = field(repr=False)
     buckets: Buckets | None = None
-
-    _is_longest = True
+    is_declared: bool = field(default=True, repr=False, kw_only=True)
+    """Whether axes vary because the spec says so. Otherwise all do, as far as it is known."""
 
     @property
     def blocks(self) -> Buckets | None:
@@ -413,6 +408,46 @@ class TokenBatch(_OfLengths):
             if (number + 1 - first) * longest > self.limit:
                 yield number
                 first, longest = number, length
+
+    @cached_property
+    def _varying(self) -> list[tuple[int, list[int]]]:
+        """The leaves that say how long an element is, each with its axes that vary. If none varies, their first axes.
+
+        Other leaves, such as a label or an embedding, are not made of tokens.
+        """
+        shapes = [leaf.shape for leaf in self.source.spec.leaves]
+        axes = [[axis for axis, size in enumerate(shape) if size is None] for shape in shapes]
+        varying = [(number, of_leaf) for number, of_leaf in enumerate(axes) if of_leaf]
+        return varying or [(number, [0]) for number, shape in enumerate(shapes) if shape]
+
+    def _sizes(self, leaves: Sequence[Any]) -> list[list[int]]:
+        """The sizes of these axes, leaf by leaf."""
+        return [[leaves[number].shape[axis] for axis in axes] for number, axes in self._varying]
+
+    def _tokens(self, sizes: Iterable[Sequence[int]]) -> int:
+        """Those of the longest leaf. If nothing says which of its axes vary, the longest counts."""
+        return max(map(math.prod if self.is_declared else max, sizes), default=1)
+
+    def _require_lengths(self, members: Indices, columns: Sequence[Sequence[Any]]) -> None:
+        """The length is that of the longest leaf: of a leaf with several axes that vary, the size of any, or all.
+
+        Without a declared spec all axes of a spectrogram vary, and only the lengths tell which one is meant.
+        """
+        said = self._known(0)[members].astype(np.int64)
+        least, is_found = np.zeros_like(said), np.zeros(len(said), bool)
+        for number, axes in self._varying:
+            if axes == [0]:
+                sizes = np.fromiter(map(len, columns[number]), np.int64, len(said))[:, None]
+            else:
+                sizes = np.array([[value.shape[axis] for axis in axes] for value in columns[number]], np.int64)
+                sizes = np.column_stack([sizes, sizes.prod(axis=1)])
+            least = np.maximum(least, sizes.min(axis=1))
+            is_found |= (sizes == said[:, None]).any(axis=1)
+        wrong = np.flatnonzero(~is_found | (said < least))
+        if self._varying and len(wrong):
+            place = int(wrong[0])
+            found = self._tokens(self._sizes([column[place] for column in columns]))
+            self._refuse(int(members[place]), found, int(said[place]))
 
     def _require_room(self, number: int, length: int) -> None:
         if length > self.limit:
@@ -463,14 +498,16 @@ class TokenBatch(_OfLengths):
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """The batches of a stream, each when the next sequence is too many."""
         held: list[Leaves] = []
-        first = longest = 0
+        largest: list[list[int]] = []
+        first = 0
         for number, leaves in enumerate(reader.inputs[0].sequence(epoch)):
-            length = _stacked_length(leaves)
-            self._require_room(number, length)
-            if held and (len(held) + 1) * max(longest, length) > self.limit:
+            sizes = self._sizes(leaves)
+            self._require_room(number, self._tokens(sizes))
+            padded = [[*map(max, *each)] for each in zip(largest, sizes, strict=True)] if held else sizes
+            if held and (len(held) + 1) * self._tokens(padded) > self.limit:
                 yield self._stacked(zip(*held, strict=True), first.__add__)
-                held, first, longest = [], number, 0
+                held, first, padded = [], number, sizes
             held.append([copied(leaf) for leaf in leaves])
-            longest = max(longest, length)
+            largest = padded
         if held:
             yield self._stacked(zip(*held, strict=True), first.__add__)
