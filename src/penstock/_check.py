@@ -30,6 +30,7 @@ from penstock.plan._tolerate import Failure
 from penstock.report._progress import ProgressLine
 from penstock.run._quarantine import Quarantine
 from penstock.run.executors import _registry
+from penstock.run.pool._interpreter import require_run_time
 from penstock.run.pool._payload import stay_behind
 
 COMPARED_COUNT: Final = 64
@@ -139,6 +140,7 @@ def _check(node: Node, limit: int | None, executors: Sequence[str], timeout_s: f
     unknown = [each for each in executors if each not in EXECUTORS]
     if isinstance(executors, str) or unknown:
         raise ArgumentTypeError(f"check(executors={executors!r}) needs a selection of {EXECUTORS}.")
+    require_run_time()  # here, because a pass would only note the error
     if limit is not None:
         node = sliced(node, "take", str(limit), 0, limit, None)
     if node.length == math.inf:
@@ -147,8 +149,8 @@ def _check(node: Node, limit: int | None, executors: Sequence[str], timeout_s: f
         first = _Pass(node, "auto", timeout_s, line)
     found: dict[str, list[str]] = {name: [] for name in (*_TEXTS, "compared", "remarks")}
     found["stays"] = [str(error) for error in stay_behind(node)]
-    if any(each.exception in _LETHAL for each in first.failures):
-        found["remarks"].append("Worker processes died of elements, so that no function was called in this one.")
+    if first.ended_by in _LETHAL or any(each.exception in _LETHAL for each in first.failures):
+        found["remarks"].append("Worker processes failed, so that no function was called in this one.")
     else:
         for executor in executors:
             if executor == first.executor:
@@ -181,7 +183,7 @@ class _Pass:
         for policy in policies:
             quarantine = Quarantine(None)
             self.digests: list[bytes] = []
-            self.ended = ""
+            self.ended = self.ended_by = ""
             self.executor = executor
             try:
                 options = LoaderOptions(executor=executor, timeout_s=timeout_s, on_error=policy)  # type: ignore[arg-type]
@@ -199,7 +201,7 @@ class _Pass:
                     raise
                 continue
             except PenstockError as error:
-                self.ended = str(error)
+                self.ended, self.ended_by = str(error), type(error).__name__
             except Exception as error:  # a source's own
                 self.ended = words_of(error)
             self.failures = sorted(quarantine.kept, key=lambda each: (each.guard, each.epoch, each.index))

@@ -1,8 +1,10 @@
-"""Programs that cannot start worker processes of themselves: frozen ones, and those that embed Python."""
+"""Programs that cannot start worker processes of themselves, and those that would start them without end."""
 
 import multiprocessing.spawn
 import os
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -97,3 +99,139 @@ def test_a_frozen_program_runs_the_python_that_it_names(monkeypatch: pytest.Monk
     assert interpreter() == python
     with ps.range(4).map(lambda x: os.environ.get(WORKER_OF, "none")).batch(2).loader("processes", workers=1) as loader:
         assert [batch.tolist() for batch in loader] == [["none"] * 2] * 2
+
+
+STEPS = """
+import threading
+import penstock as ps
+
+def helper(x):
+    return x * 2
+
+def scale(x):
+    from steps import helper
+    return helper(x)
+
+dataset = ps.range(20).map(scale).batch(10)
+
+def train(dataset=dataset, **options):
+    with dataset.loader(workers=2, **options) as loader:
+        return [batch.tolist() for batch in loader]
+"""
+ENDLESS = {
+    "a loader": "train(executor='processes')",
+    "auto": "train()",
+    "a stream": "train(ps.from_generator(lambda: iter(range(20))).map(scale).batch(5), executor='processes')",
+    "elements that may fail": "train(executor='processes', on_error='skip')",
+    "materialize": "dataset.materialize('copy')",
+    "reduce": "dataset.reduce(lambda total, batch: total + batch.sum(), 0)",
+    "headroom": "list(ps.headroom(dataset.loader('processes'), batches=2, warm_up=1))",
+    "a generator that imports": """
+def generate():
+    import steps
+    yield from range(4)
+train(ps.from_generator(generate).batch(2), executor='processes')
+""",
+    "a thread": """
+failed = []
+def run():
+    try:
+        train(executor='processes')
+    except ps.PenstockError as error:
+        failed.append(error)
+thread = threading.Thread(target=run)
+thread.start()
+thread.join()
+if failed:
+    raise failed[0]
+""",
+    "another module": "import more",
+    "a file that is executed as a module": """
+def scale(x):
+    import importlib.util
+    spec = importlib.util.spec_from_file_location("again", "steps.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.helper(x)
+train(ps.range(20).map(scale).batch(10), executor='processes')
+""",
+}
+MORE = "import steps\nsteps.train(executor='processes')\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_a_worker_process_that_imports_a_module_starts_no_workers_for_it(
+    kind: str,
+    fresh_python: Callable[..., subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "steps.py").write_text(f"{STEPS}\n{ENDLESS[kind]}\n")
+    (tmp_path / "more.py").write_text(MORE)
+    monkeypatch.chdir(tmp_path)
+    done = fresh_python("import steps")
+    module = {"another module": "more", "a file that is executed as a module": "again"}.get(kind, "steps")
+    assert done.returncode == 1
+    assert (
+        f"A loader starts worker processes while the module {module} is imported, and this is a worker process "
+        "already. Its workers would do the same, without end. Run the loader inside a function that only the program "
+        'calls, or below `if __name__ == "__main__":`.'
+    ) in done.stderr
+
+
+@pytest.mark.slow
+def test_a_worker_process_that_makes_an_object_again_starts_no_workers_for_it(
+    fresh_python: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    done = fresh_python(
+        """
+import penstock as ps
+
+class Doubling:
+    def __call__(self, x):
+        return 2 * x
+
+    def __reduce__(self):
+        return make, ()
+
+def make():
+    with ps.range(20).map(Doubling()).batch(10).loader(executor="processes", workers=2) as loader:
+        list(loader)
+
+make()
+"""
+    )
+    assert "while an object that came with a function is made again" in done.stderr
+
+
+@pytest.mark.slow
+def test_check_at_the_import_of_a_module_ends_and_says_why(
+    fresh_python: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "steps.py").write_text(f"{STEPS}\nprint(dataset.check())\n")
+    monkeypatch.chdir(tmp_path)
+    done = fresh_python("import steps")
+    assert "A loader starts worker processes while the module steps is imported" in done.stdout
+    assert not done.stderr
+
+
+@pytest.mark.slow
+def test_a_function_in_a_worker_process_runs_a_loader_with_workers() -> None:
+    def total(x: int) -> int:
+        with ps.range(4).map(lambda y: y + x).batch(2).loader("processes", workers=1) as loader:
+            return sum(int(batch.sum()) for batch in loader)
+
+    with ps.range(3).map(total).batch(3).loader("processes", workers=1) as loader:
+        assert [batch.tolist() for batch in loader] == [[6, 10, 14]]
+
+
+@pytest.mark.slow
+def test_a_module_below_a_guard_may_be_imported_by_its_workers(
+    fresh_python: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guarded = "if __name__ == '__main__':\n    print(train(executor='processes'))\n"
+    (tmp_path / "steps.py").write_text(f"{STEPS}\n{guarded}")
+    monkeypatch.chdir(tmp_path)
+    done = fresh_python(tmp_path / "steps.py")
+    assert done.stdout == f"{[[2 * x for x in range(first, first + 10)] for first in (0, 10)]}\n", done.stderr

@@ -16,6 +16,7 @@ from penstock.run._choose import Choice
 from penstock.run._options import LoaderOptions
 from penstock.run.executors._executor import Client, Executor
 from penstock.run.executors._registry import EXECUTORS
+from penstock.run.pool._interpreter import require_run_time
 from penstock.run.pool._payload import PlanPayload, pack
 from penstock.run.pool._pool import PoolClient, join, join_alone
 
@@ -106,7 +107,13 @@ class Crew:
         EXECUTORS[self.executor].require(self, nbytes + self.shared_nbytes)
 
     def make_executor(self, client: Client) -> Executor:
-        """Makes the executor and starts its workers."""
+        """Makes the executor and starts its workers.
+
+        Raises:
+            WorkerError: This is a worker process that imports a module.
+        """
+        if self.reach != "thread":
+            require_run_time()
         make = EXECUTORS[self.executor].make
         assert make is not None
         return make(client, self)
@@ -117,7 +124,12 @@ class Crew:
         return self._payload
 
     def join_pool(self) -> PoolClient:
-        """Returns the right to the worker processes of this process; another one after a start that was cut off."""
+        """Returns the right to the worker processes of this process; another one after a start that was cut off.
+
+        Raises:
+            WorkerError: This is a worker process that imports a module.
+        """
+        require_run_time()
         if self.client is None or self.client.has_left:
             _uninterrupted(self._join)
         assert self.client is not None

@@ -1,13 +1,19 @@
-"""The Python that runs worker processes.
+"""The Python that runs worker processes, and programs that would start them without end.
 
 A frozen program, and one that embeds Python, has itself as `sys.executable`. Started as a worker, it would run the
-program again, which would start workers, without end.
+program again, which would start workers, without end. So would a module that runs a loader when it is imported, if a
+worker of that loader imports it.
 """
 
+import contextlib
 import os
 import re
 import sys
-from typing import Final
+from collections.abc import Iterator
+from types import FrameType
+from typing import Final, final
+
+from penstock.base._errors import WorkerError
 
 WORKER_OF: Final = "PENSTOCK_WORKER_OF"
 """In the environment of a worker until it begins: the process that started it."""
@@ -44,3 +50,63 @@ def why_no_interpreter() -> str:
     if not _PYTHON.fullmatch(os.path.basename(path).lower()):
         return f"Worker processes are started with sys.executable, and {path!r} is no Python by its name. {_CURE}"
     return ""
+
+
+@final
+class _Process:
+    """What this process is."""
+
+    is_worker = False
+    is_loading = False
+    """Whether it makes the objects of a plan again."""
+
+
+_this: Final = _Process()
+
+
+def begin_worker() -> None:
+    """Notes that this process is a worker process, before it runs anything of the user's."""
+    _this.is_worker = True
+
+
+@contextlib.contextmanager
+def loading() -> Iterator[None]:
+    """Notes that this worker process makes the objects of a plan again."""
+    _this.is_loading = True
+    try:
+        yield
+    finally:
+        _this.is_loading = False
+
+
+def require_run_time() -> None:
+    """Refuses worker processes of a worker process while that imports a module or makes objects again.
+
+    A function in a worker may run a loader: how deep that goes, the function says.
+
+    Raises:
+        WorkerError: Names the module.
+    """
+    if not _this.is_worker:
+        return
+    module = _imported_module()
+    if not (module or _this.is_loading):
+        return
+    what = f"the module {module} is imported" if module else "an object that came with a function is made again"
+    raise WorkerError(
+        f"A loader starts worker processes while {what}, and this is a worker process already. Its workers would do "
+        "the same, without end. Run the loader inside a function that only the program calls, or below "
+        '`if __name__ == "__main__":`.'
+    )
+
+
+def _imported_module() -> str | None:
+    """The module whose code runs now: in the stack of this thread, or imported by another, which waits for this one."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        # The script of the process has no spec, and neither has text that a function executes.
+        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__spec__") is not None:
+            return str(frame.f_globals.get("__name__"))
+        frame = frame.f_back
+    specs = [getattr(module, "__spec__", None) for module in list(sys.modules.values())]
+    return next((spec.name for spec in reversed(specs) if getattr(spec, "_initializing", False)), None)

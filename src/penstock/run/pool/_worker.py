@@ -46,7 +46,7 @@ from penstock.plan._node import Node
 from penstock.plan._reader import WorkerStatus
 from penstock.run._unit_runner import UnitRunner
 from penstock.run.pool._gil import GilClock
-from penstock.run.pool._interpreter import WORKER_OF
+from penstock.run.pool._interpreter import WORKER_OF, begin_worker, loading
 from penstock.run.pool._payload import unpack
 from penstock.run.pool._remote_error import dump_error
 from penstock.run.pool._task_queue import ANSWER, TAKING, UNIT, own_words, unpacked, worker_words
@@ -117,6 +117,7 @@ def main(
     if os.getppid() != parent:
         os._exit(0)  # it died before that
     os.environ.pop(WORKER_OF, None)
+    begin_worker()
     for descriptor in (control, units, answers, words, wakeup, shared):
         os.set_inheritable(descriptor, False)  # or processes that a function starts would keep them open
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
@@ -298,7 +299,8 @@ class _OpenTask:
         sys.path[:] = self._opening.path
         arrays = [map_private(shared, place) for place in self._opening.arrays]
         try:
-            self._value = unpack(read_bytes(shared, self._opening.data), arrays)
+            with loading():
+                self._value = unpack(read_bytes(shared, self._opening.data), arrays)
         except PenstockError:
             raise
         except Exception as error:
