@@ -7,11 +7,15 @@ import penstock as ps
 from penstock import ArgumentError
 from penstock.image import (
     blur,
+    brightness,
     compose,
     crop,
     elastic,
+    erase,
     exactly,
     flip,
+    frozen,
+    noise,
     one_of,
     perspective,
     resized_crop,
@@ -19,6 +23,7 @@ from penstock.image import (
     scale,
     shear,
     sine_warp,
+    sometimes,
     translate,
 )
 
@@ -84,8 +89,81 @@ def test_a_flip_and_a_crop_are_exact():
     assert found[1].tolist() == [[14, 3, 18, 9], [0, 0, 5, 2]]
     assert found[2].tolist() == [19, 4]
     cut = compose(crop(5, 10, down=0, across=0), boxes=1, points=2)((image, boxes, points))
-    assert cut[1].tolist() == [[2, 3, 6, 5], [10, 0, 10, 2]]  # the second is outside, and has no area
+    assert cut[1][0].tolist() == [2, 3, 6, 5]
+    assert cut[1][1, :2].tolist() == cut[1][1, 2:].tolist()  # the second is outside, and has no area
     assert cut[1].dtype == boxes.dtype
+
+
+SCENE = np.zeros((64, 96, 3), "uint8")
+CUT = crop(64, 60, down=0, across=0), translate(exactly(-30), exactly(0))
+
+
+@pytest.mark.parametrize("between", [brightness(exactly(1)), sometimes(0, blur(1)), erase(), one_of(noise(1))], ids=str)
+def test_boxes_reach_no_further_than_pixels_that_an_earlier_warp_left(between):
+    distort = compose(CUT[0], between, CUT[1], boxes=1)
+    boxes = np.array([[[70, 10, 90, 54], [50, 10, 70, 54]], [[40, 10, 50, 54], [-9, -9, 99, 99]]], "float32")
+    found = distort((SCENE, boxes), np.random.default_rng(0))[1]
+    assert found.shape == boxes.shape
+    assert found[0, 0, :2].tolist() == found[0, 0, 2:].tolist()  # nothing of it is left
+    assert found[0, 1].tolist() == [20, 10, 30, 54]
+    assert found[1].tolist() == [[10, 10, 20, 54], [0, 0, 30, 64]]
+    together = compose(*CUT, boxes=1)((SCENE, boxes))[1]  # one warp brings the pixels back
+    assert together[0].tolist() == [[40, 10, 60, 54], [20, 10, 40, 54]]
+
+
+def test_a_turned_box_ends_where_its_part_in_the_image_ends():
+    image = np.zeros((100, 100), "uint8")
+    found = compose(rotate(exactly(45)), boxes=1)((image, np.array([[-50, -50, 50, 50], [0, 0, 10, 10]], "float64")))[1]
+    assert np.abs(found[0] - [0, 0, 50, 100]).max() < 1e-3  # a triangle, whose right corner is the middle
+    assert found[1, :2].tolist() == found[1, 2:].tolist()
+
+
+def test_boxes_of_no_area_and_of_nan_stay_in_their_rows():
+    boxes = np.array([[5, 5, 5, 5], [np.nan] * 4, [2, 3, 4, 5]])
+    found = compose(translate(exactly(1), exactly(0)), blur(exactly(1)), translate(exactly(-3), exactly(0)), boxes=1)
+    moved = found((SCENE, boxes))[1]
+    assert moved[[0, 2]].tolist() == [[3, 5, 3, 5], [0, 3, 2, 5]]
+    assert np.isnan(moved[1]).all()
+
+
+def test_a_point_that_an_earlier_warp_left_outside_stays_outside():
+    left, back = translate(exactly(-30), exactly(0)), translate(exactly(30), exactly(0))
+    points = np.array([[10, 20], [40, 20], [np.nan, 20]])
+    two_warps = compose(left, brightness(exactly(1)), back, points=1)
+    assert two_warps((SCENE, points))[1][:2].tolist() == [[-1, -1], [40, 20]]
+    assert np.isnan(two_warps((SCENE, points))[1][2, 0])
+    assert compose(left, back, points=1)((SCENE, points))[1][:2].tolist() == [[10, 20], [40, 20]]
+    assert compose(left, brightness(exactly(1)), points=1)((SCENE, points))[1][0].tolist() == [-20, 20]
+    assert two_warps((SCENE, points[:2].astype("int32")))[1].tolist() == [[-1, -1], [40, 20]]
+    assert points[0].tolist() == [10, 20]
+
+
+def test_boxes_and_points_of_random_chains_are_where_masks_are():
+    steps = [rotate(30), shear(0.2, 0.1), scale(0.3), translate(25, 25), flip(0.5, 0.5), crop(64, 80), perspective(0.1)]
+    steps += [sine_warp(3, 50), elastic(1, 25), resized_crop(80, 100, area=(0.3, 1)), frozen(rotate(20), 3)]
+    steps += [one_of(rotate(20), flip(1)), sometimes(0.5, rotate(20), blur(1), translate(20, 20))]
+    off = 0
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        chosen = [step for number in rng.choice(len(steps), 3, replace=False) for step in (steps[number], blur(0.5))]
+        # A crop is last, as its result is too small for another one.
+        chosen.sort(key=lambda step: step.name == "crop")
+        x, y, wide, high = rng.integers((0, 0, 8, 8), (WIDTH - 60, HEIGHT - 60, 60, 60)).tolist()
+        mask, spot = np.zeros((2, HEIGHT, WIDTH), "uint8")
+        mask[y : y + high, x : x + wide] = spot[y + 1 : y + 6, x + 1 : x + 6] = 1
+        element = mask * 200, mask, spot, np.array([x, y, x + wide, y + high], "float32"), np.array([x + 3.0, y + 3])
+        image, mask, spot, box, point = compose(*chosen, masks=(1, 2), boxes=3, points=4)(element, rng)
+        if not mask.any():
+            assert np.prod(box[2:] - box[:2]) < 40
+        elif mask.sum() > 20:
+            rows, columns = np.nonzero(mask)
+            around = columns.min(), rows.min(), columns.max() + 1, rows.max() + 1
+            off += np.abs(box - around).max() > 3  # a corner of less than a pixel
+        if ((point >= 0) & (point < image.shape[::-1])).all():
+            rows, columns = np.nonzero(spot)
+            assert spot.sum() < 15 or np.abs(point - (columns.mean(), rows.mean())).max() < 2
+            assert spot.any()
+    assert off < 6
 
 
 def test_integers_that_cannot_hold_a_place_are_an_error():

@@ -168,7 +168,8 @@ def compose(
 
     Neighbouring distortions that move pixels (rotate, shear, scale, translate, flip, crop, resized_crop, sine_warp,
     elastic) are one warp: pixels are interpolated once. So a step may bring back pixels that an earlier one moved or
-    cropped away: a rotation after a crop has the image in its corners, and not the border.
+    cropped away: a rotation after a crop has the image in its corners, and not the border. A step that changes pixel
+    values, such as `brightness`, ends a warp. Pixels outside of the image are then gone, also for boxes and points.
 
     Args:
         distortions: The distortions in their order.
@@ -177,11 +178,12 @@ def compose(
             tuple, `"image"` of a dict.
         masks: Leaves that only move with the image. They have its height and width. They are interpolated by the
             nearest pixel, and 0 outside the image.
-        boxes: Leaves `(..., 4)` that move with the image: each becomes the upright box around the moved one. The upper
-            left corner of the image is (0, 0). Boxes are cut off at the borders; one outside has no area, and stays in
-            its row.
+        boxes: Leaves `(..., 4)` that move with the image: each becomes the upright box around that part of the moved
+            one that is in the image. The upper left corner of the image is (0, 0). A box outside has no area, and
+            stays in its row.
         points: Leaves `(..., 2)`, x and y, that move with the image. The centre of the first pixel is (0, 0). They may
-            lie outside.
+            lie outside. A point that was outside at the end of an earlier warp stays outside: (-1, -1), if it would
+            come back.
         box_format: `"xyxy"`: left, top, right and bottom; or `"xywh"`: left, top, width and height, as in COCO.
         interpolation: Between pixels: `"nearest"`, `"bilinear"` or `"bicubic"`.
         border: The pixels beyond the image, as in NumPy's `pad`: `"constant"` (`value`), `"edge"` (aaa|abc|ccc),

@@ -193,6 +193,8 @@ def erase(
 ) -> Distortion:
     """Paints a rectangle over. If none of ten drawn rectangles fits into the image, the image stays unchanged.
 
+    Masks, boxes, points and labels stay as they are, also those of an object that is painted over.
+
     Z. Zhong, L. Zheng, G. Kang, S. Li, Y. Yang, "Random Erasing Data Augmentation", AAAI 2020; they erase every second
     image: `sometimes(0.5, erase())`.
 

@@ -125,7 +125,7 @@ class Path:
         """Warps the frames."""
         frames = [*work.images, *work.masks]
         for places in work.places:
-            places.points = self._moved(places.points)
+            places.move(self._moved, self.height, self.width)
         if not self._before and (box := self._box(*work.size)):
             for frame in frames:
                 frame.image = _boxed(frame, box, self.height, self.width)
