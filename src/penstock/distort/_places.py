@@ -97,7 +97,8 @@ class Places:
 
 
 def _is_inside(points: Array, height: int, width: int) -> Array:
-    return np.all((points >= -0.5) & (points <= (width - 0.5, height - 0.5)), axis=-1)
+    inside: Array = np.all((points >= -0.5) & (points <= (width - 0.5, height - 0.5)), axis=-1)
+    return inside
 
 
 def _cut_off(polygons: Array, height: int, width: int) -> Array:
