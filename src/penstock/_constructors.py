@@ -144,6 +144,11 @@ def from_hdf5(
 
     Random access: yes. Order: that of the file. Memory: the rows that are read. Each process opens the file for itself.
 
+    Virtual datasets and external storage have values in other files. HDF5 gives fill values where these are missing or
+    too small; here that is an error, at the start and at each read. A process holds these files open, with a descriptor
+    each. Chunks that were never written, and parts of a virtual dataset that name no file, have the fill value of the
+    array: its writer chose that.
+
     Args:
         path: A path on this machine.
         names: The arrays; None for all, also those in groups.
@@ -152,8 +157,8 @@ def from_hdf5(
 
     Raises:
         ImportError: `h5py` is missing (extra `hdf5`).
-        SourceError: The file is missing, no HDF5 file, or damaged; or values are outside of `files_in`, or compressed
-            by a filter that is not there.
+        SourceError: The file is missing, no HDF5 file, or damaged; or values are missing, outside of `files_in`, or
+            compressed by a filter that is not there.
         ArgumentError: There is no such array, or arrays have different numbers of rows; all are listed.
         ArgumentTypeError: The path or names are no text.
         SpecError: An array has no first axis, or values of no fixed size. Text of any size is read.

@@ -1,3 +1,4 @@
+import os
 import struct
 import sys
 
@@ -425,7 +426,6 @@ OUTSIDE = {
         file.__setitem__("away", h5py.ExternalLink("../secret.h5", "/")),
         file.__setitem__("x", h5py.SoftLink("/away/x")),
     ),
-    "link that is missing": lambda file, there: file.__setitem__("x", h5py.ExternalLink("nowhere.h5", "/x")),
     "external storage": lambda file, there: file.create_dataset(
         "x", (6,), "int64", external=[(f"{there}/secret.bin", 0, 48)]
     ),
@@ -451,7 +451,7 @@ def test_a_file_that_names_files_elsewhere_reads_none_unless_asked(elsewhere, ki
     if kind in ("external storage", "virtual", "virtual with .."):
         with h5py.File(path) as file, pytest.raises(ps.SourceError, match=r"which is not in .*files_in=folder"):
             ps.from_arrays(file["x"])
-    if kind not in ("link that is missing", "virtual with a pattern"):
+    if kind != "virtual with a pattern":
         assert [int(x) for x in ps.from_hdf5(path, "x", files_in=elsewhere)] == list(range(6))
     with pytest.raises(ps.ArgumentTypeError, match=r"from_hdf5\(files_in=\) is the path of a folder"):
         ps.from_hdf5(path, "y", files_in=1)
@@ -488,3 +488,239 @@ def test_links_that_lead_in_a_circle_are_refused(tmp_path):
     for name in ("x", "y"):
         with pytest.raises((ps.SourceError, ps.ArgumentError)):
             ps.from_hdf5(tmp_path / "a.h5", name)
+
+
+# Values that are not there, for which HDF5 gives fill values.
+
+
+def _parts(folder):
+    """A virtual dataset of three files of five rows; one of its rows by way of another; and one of the file itself."""
+    layout, own = h5py.VirtualLayout((15, 2), "f4"), h5py.VirtualLayout((5, 2), "f4")
+    for part in range(3):
+        with h5py.File(folder / f"part{part}.h5", "w") as file:
+            file.create_dataset("x", data=np.full((5, 3), part + 1, "f4"), maxshape=(None, None))
+        layout[part::3] = h5py.VirtualSource(f"part{part}.h5", "x", (5, 3))[:, 1:]
+    with h5py.File(folder / "all.h5", "w") as file:
+        file.create_virtual_dataset("x", layout)
+        file["base"] = np.ones((5, 2), "f4")
+        own[:] = h5py.VirtualSource(".", "base", (5, 2))
+        file.create_virtual_dataset("own", own)
+    outer = h5py.VirtualLayout((15, 2), "f4")
+    outer[:] = h5py.VirtualSource("all.h5", "x", (15, 2))
+    with h5py.File(folder / "outer.h5", "w") as file:
+        file.create_virtual_dataset("x", outer)
+    (folder / "raw.bin").write_bytes(np.ones(10, "f4").tobytes())
+    with h5py.File(folder / "raw.h5", "w") as file:
+        slots = [(str(folder / "raw.bin"), 0, 24), (str(folder / "raw.bin"), 24, h5py.h5f.UNLIMITED)]
+        file.create_dataset("x", (5, 2), "f4", external=slots)
+
+
+def _edited(name, change):
+    def edit(folder):
+        with h5py.File(folder / name, "r+") as file:
+            change(file)
+
+    return edit
+
+
+def _shaped(*shape):
+    return _edited("part1.h5", lambda file: file["x"].resize(shape))
+
+
+LOSSES = {
+    "a file": ("all.h5", "x", lambda folder: (folder / "part1.h5").rename(folder / "q"), r"part1\.h5 .*is missing"),
+    "a file below": ("outer.h5", "x", lambda folder: (folder / "part1.h5").unlink(), r"part1\.h5 .*which is missing"),
+    "no HDF5": ("all.h5", "x", lambda folder: (folder / "part1.h5").write_bytes(b""), r"part1\.h5 .*cannot be opened"),
+    "an array": ("all.h5", "x", _edited("part1.h5", lambda file: file.move("x", "y")), r"there is no such array"),
+    "an array of itself": ("all.h5", "own", _edited("all.h5", lambda file: file.pop("base")), r"no such array"),
+    "an array below": ("outer.h5", "x", _edited("all.h5", lambda file: file.move("x", "y")), r"no such array"),
+    "a group": (
+        "all.h5", "x", _edited("part1.h5", lambda f: (f.pop("x"), f.create_group("x"))), r"there is no such array"
+    ),
+    "rows": ("all.h5", "x", _shaped(4, 3), r"x of .*part1\.h5 .*which is \(4, 3\) and has not all"),
+    "all rows": ("all.h5", "x", _shaped(0, 3), r"part1\.h5 .*which is \(0, 3\) and"),
+    "columns": ("outer.h5", "x", _shaped(9, 2), r"part1\.h5 .*which is \(9, 2\) and"),
+    "an axis": (
+        "all.h5", "x", _edited("part1.h5", lambda f: (f.pop("x"), f.create_dataset("x", (99,), "f4"))),
+        r"is \(99,\) and"
+    ),
+    "bytes": ("raw.h5", "x", lambda folder: os.truncate(folder / "raw.bin", 39), r"storage\), which has 39 bytes of "),
+    "storage": ("raw.h5", "x", lambda folder: (folder / "raw.bin").unlink(), r"external storage\), which is missing"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("file", "name", "lose", "text"), LOSSES.values(), ids=list(LOSSES))
+def test_values_that_are_missing_are_an_error_and_no_fill_values(tmp_path, file, name, lose, text):
+    _parts(tmp_path)
+    ds = ps.from_hdf5(tmp_path / file, name)
+    opened, out = ds._node.data.open(), np.empty((1, 2), "f4")
+    opened.read_into(np.array([0]), out)
+    assert out.tolist() == [[1, 1]]
+    opened.close()
+    lose(tmp_path)
+    for read in (lambda: ps.from_hdf5(tmp_path / file, name), lambda: ds[1], lambda: ds.batch(5)[0]):
+        with pytest.raises(ps.SourceError, match=rf"{name} in .*has its values in .*{text}"):
+            read()
+    with h5py.File(tmp_path / file) as given, pytest.raises(ps.SourceError, match=text):
+        ps.from_arrays(given[name])
+
+
+@pytest.mark.parametrize("name", ["all.h5", "outer.h5", "raw.h5"])
+def test_values_that_go_while_a_file_is_read_are_an_error_until_they_are_back(tmp_path, name):
+    _parts(tmp_path)
+    lost = tmp_path / ("raw.bin" if name == "raw.h5" else "part1.h5")
+    opened, out = ps.from_hdf5(tmp_path / name, "x")._node.data.open(), np.empty((2, 2), "f4")
+    opened.read_into(np.array([0, 3]), out)  # of the first part, so HDF5 did not need the second
+    lost.rename(tmp_path / "away")
+    for _ in range(2):
+        with pytest.raises(ps.SourceError, match=r"which is missing|unable to open external raw data file"):
+            opened.read_into(np.array([1, 4]), out)
+    (tmp_path / "away").rename(lost)
+    opened.read_into(np.array([1, 4]), out)
+    assert out.tolist() == [[1 if name == "raw.h5" else 2] * 2] * 2
+    opened.close()
+
+
+def test_a_file_that_was_away_during_a_read_is_read_again(tmp_path):
+    _parts(tmp_path)
+    opened, reads = ps.from_hdf5(tmp_path / "all.h5", "x")._node.data.open(), []
+
+    def read(data):
+        if not reads:
+            (tmp_path / "part1.h5").rename(tmp_path / "away")
+        reads.append(data[1, 0])
+        if len(reads) == 1:
+            (tmp_path / "away").rename(tmp_path / "part1.h5")
+        return reads[-1]
+
+    assert opened._steadily(np.array([1]), read) == 2
+    assert reads == [0, 2]
+    opened.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_workers_read_no_fill_values(tmp_path, executor, workers_stay):
+    _parts(tmp_path)
+    ds = ps.from_hdf5(tmp_path / "outer.h5", "x").batch(3)
+    with ds.loader(executor, workers=1) as loader:
+        assert np.concatenate(list(loader))[:, 0].tolist() == [1, 2, 3] * 5
+    (tmp_path / "part2.h5").unlink()
+    with ds.loader(executor, workers=1) as loader, pytest.raises(ps.SourceError, match=r"part2\.h5 .*which is missing"):
+        list(loader)
+
+
+def test_a_file_that_becomes_shorter_while_it_is_read_is_an_error(tmp_path):
+    _parts(tmp_path)
+    with h5py.File(tmp_path / "long.h5", "w") as file:
+        file["x"] = np.ones(100_000)
+    for name, cut in (("long.h5", "long.h5"), ("all.h5", "part1.h5")):
+        opened = ps.from_hdf5(tmp_path / name, "x")._node.data.open()
+        out = np.empty((1, *opened._source.element_spec.shape))
+        opened.read_into(np.array([0]), out)
+        os.truncate(tmp_path / cut, 3000)
+        with pytest.raises(
+            ps.SourceError, match=r"long\.h5 has 3,000 bytes now; it had 8|part1\.h5 .*cannot be opened"
+        ):
+            opened.read_into(np.array([len(opened._source) - 2]), out)
+        opened.close()
+
+
+def _growing(folder, counts):
+    """A virtual dataset of one column of each file, each of any number of rows."""
+    plan, most = h5py.h5p.create(h5py.h5p.DATASET_CREATE), h5py.h5s.UNLIMITED
+    whole, part = h5py.h5s.create_simple((5, 2), (most, 2)), h5py.h5s.create_simple((5,), (most,))
+    part.select_hyperslab((0,), (most,), (1,), (1,))
+    for column, count in enumerate(counts):
+        with h5py.File(folder / f"grow{column}.h5", "w") as file:
+            file.create_dataset("x", data=np.full(count, column + 1), maxshape=(None,))
+        whole.select_hyperslab((0, column), (most, 1), (1, 1), (1, 1))
+        plan.set_virtual(whole, f"grow{column}.h5".encode(), b"x", part)
+    whole.select_all()
+    with h5py.File(folder / "grow.h5", "w") as file:
+        h5py.h5d.create(file.id, b"x", h5py.h5t.NATIVE_INT64, whole, plan)
+
+
+def test_a_virtual_dataset_of_any_length_is_as_long_as_each_of_its_files(tmp_path):
+    _growing(tmp_path, (7, 7))
+    ds = ps.from_hdf5(tmp_path / "grow.h5", "x")
+    assert np.stack(list(ds)).tolist() == [[1, 2]] * 7
+    outer = h5py.VirtualLayout((5, 2), "i8")
+    outer[:] = h5py.VirtualSource("grow.h5", "x", (7, 2))[:5]
+    with h5py.File(tmp_path / "outer.h5", "w") as file:
+        file.create_virtual_dataset("x", outer)
+    assert len(ps.from_hdf5(tmp_path / "outer.h5", "x")) == 5
+    with h5py.File(tmp_path / "less.h5", "w") as file:
+        file.create_dataset("x", data=np.full(6, 2), maxshape=(None,))
+    (tmp_path / "less.h5").replace(tmp_path / "grow1.h5")
+    text = r"x of .*grow1\.h5 .*which is \(6,\) and has not all of the values that are taken from it"
+    for read in (
+        lambda: ds[0],
+        lambda: ps.from_hdf5(tmp_path / "grow.h5"),
+        lambda: ps.from_hdf5(tmp_path / "outer.h5"),
+    ):
+        with pytest.raises(ps.SourceError, match=text):
+            read()
+
+
+def test_frames_in_turns_of_any_number_end_with_the_last_of_all(tmp_path):
+    plan, most = h5py.h5p.create(h5py.h5p.DATASET_CREATE), h5py.h5s.UNLIMITED
+    whole, part = h5py.h5s.create_simple((5,), (most,)), h5py.h5s.create_simple((2,), (most,))
+    part.select_hyperslab((0,), (most,), (1,), (1,))
+    for number, count in enumerate((3, 2)):
+        with h5py.File(tmp_path / f"turn{number}.h5", "w") as file:
+            file.create_dataset("x", data=np.arange(count) * 2 + number, maxshape=(None,))
+        whole.select_hyperslab((number,), (most,), (2,), (1,))
+        plan.set_virtual(whole, f"turn{number}.h5".encode(), b"x", part)
+    whole.select_all()
+    with h5py.File(tmp_path / "turns.h5", "w") as file:
+        h5py.h5d.create(file.id, b"x", h5py.h5t.NATIVE_INT64, whole, plan)
+    assert [int(x) for x in ps.from_hdf5(tmp_path / "turns.h5", "x")] == list(range(5))
+    with h5py.File(tmp_path / "turn1.h5", "r+") as file:
+        file["x"].resize((1,))
+    with pytest.raises(ps.SourceError, match=r"turn1\.h5 .*which is \(1,\) and has not all"):
+        ps.from_hdf5(tmp_path / "turns.h5", "x")
+
+
+def test_a_block_that_is_missing_among_others_is_named(tmp_path):
+    for number in (0, 1, 3):
+        with h5py.File(tmp_path / f"part{number}.h5", "w") as file:
+            file["x"] = np.arange(6)
+    (tmp_path / "part02.h5").touch()
+    (tmp_path / "partial.h5").touch()
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        _virtual_blocks(file, "part%b.h5")
+    with pytest.raises(ps.SourceError, match=r"in .*part%b\.h5 \(a virtual dataset\), of which number 2 is missing"):
+        ps.from_hdf5(tmp_path / "a.h5", "x")
+    (tmp_path / "part3.h5").unlink()
+    ds = ps.from_hdf5(tmp_path / "a.h5", "x")
+    assert len(ds) == 2
+    (tmp_path / "part1.h5").rename(tmp_path / "part2.h5")
+    with pytest.raises(ps.SourceError, match=r"of which number 1 is missing"):
+        ds[1]
+    (tmp_path / "part2.h5").unlink()
+    with pytest.raises(ps.SourceError, match=r"a\.h5/x has 1 rows now; it had 2"):
+        ds[1]
+    (tmp_path / "part0.h5").unlink()
+    with pytest.raises(ps.SourceError, match=r"of which number 0 is missing"):
+        ps.from_hdf5(tmp_path / "a.h5", "x")
+
+
+def test_a_link_to_a_file_that_is_missing_is_told(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = h5py.ExternalLink("nowhere.h5", "/x")
+    with pytest.raises(
+        ps.SourceError, match=r"x in .*a\.h5 has its values in .*nowhere\.h5 \(an external link\), which is mi"
+    ):
+        ps.from_hdf5(tmp_path / "a.h5", "x")
+
+
+def test_what_the_writer_never_wrote_is_the_fill_value_that_it_chose(tmp_path):
+    layout = h5py.VirtualLayout((6,), "i4")
+    layout[:2] = h5py.VirtualSource(".", "sparse", (6,))[2:4]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        sparse = file.create_dataset("sparse", (6,), "i4", chunks=(2,), fillvalue=7)
+        sparse[2:4] = 1, 2
+        file.create_virtual_dataset("part", layout, fillvalue=-1)
+    assert [int(x) for x in ps.from_hdf5(tmp_path / "a.h5", "sparse")] == [7, 7, 1, 2, 7, 7]
+    assert [int(x) for x in ps.from_hdf5(tmp_path / "a.h5", "part")] == [1, 2, -1, -1, -1, -1]

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, final
 
 import h5py
 import numpy as np
@@ -30,12 +30,16 @@ from penstock.base._errors import (
 from penstock.base._files import open_file, require_file
 from penstock.base._spec import ArraySpec
 from penstock.memory._rows import Indices
-from penstock.sources._hdf5files import require_inside
+from penstock.sources._hdf5files import OtherFiles, require_inside
 from penstock.sources._openfile import stamp
 from penstock.sources.arrays import NamedSource
 from penstock.sources.boxes import BoxSource, box_text
 from penstock.sources.npy import StridedFile
 
+T = TypeVar("T")
+
+_TRIES: Final = 3
+"""How often rows are read whose other files change meanwhile."""
 _CHECKSUM_NBYTES: Final = 4
 """Of the filter fletcher32, at the end of a stored chunk."""
 _REFERENCE_NBYTES: Final = 16
@@ -232,13 +236,17 @@ class OpenHdf5Source:
     def __init__(self, source: Hdf5Source) -> None:
         self._source = source
         self._file: h5py.File | None = None
+        self._others: OtherFiles | None = None
         self._references: _References | None = None
         self._short: list[tuple[tuple[int, ...], int]] = []
         self._data: Any = None
+        self._descriptor, self._nbytes = -1, 0
 
     def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
         """Reads each run of neighbouring rows in one call, in file order, so that a chunk is decoded once."""
-        data = self.data()
+        self._steadily(indices, lambda data: self._read_into(data, indices, out))
+
+    def _read_into(self, data: Any, indices: Indices, out: npt.NDArray[Any]) -> None:
         if not len(indices):
             return
         order = np.argsort(indices, kind="stable")
@@ -262,12 +270,42 @@ class OpenHdf5Source:
         Raises:
             SourceError: It cannot be read.
         """
-        data = self.data()
+        return self._steadily(np.arange(box[0].start, box[0].stop), lambda data: self._part(data, box))
+
+    def _part(self, data: Any, box: tuple[slice, ...]) -> npt.NDArray[Any]:
         try:
             self._require_checksums(box[0].start, box[0].stop - 1)
             return data[box]  # type: ignore[no-any-return]
         except Exception as error:  # what h5py raises for damage has many types
             raise SourceError(f"{box_text(self._source, box)} cannot be read: {error}") from error
+
+    def _steadily(self, rows: Indices, read: Callable[[Any], T]) -> T:
+        """Reads rows, and again if other files that have values changed meanwhile: HDF5 may not have found them.
+
+        Raises:
+            SourceError: One is missing now, or changes again and again; or the file became shorter, and HDF5 gives
+                zeros for the rest.
+        """
+        data = self.data()
+        if not self._others:
+            found = read(data)
+            self._require_size()
+            return found
+        with h5py._hl.base.phil:
+            for _ in range(_TRIES):
+                found = read(self.data())
+                if not self._others.have_changed(rows):
+                    self._require_size()
+                    return found
+                self.close()
+        raise SourceError(f"{self._source} cannot be read: the files that have its values change all the time.")
+
+    def _require_size(self) -> None:
+        if self._descriptor >= 0 and (nbytes := os.fstat(self._descriptor).st_size) < self._nbytes:
+            raise SourceError(
+                f"{self._source.path} has {nbytes:,} bytes now; it had {self._nbytes:,} when it was opened. Put it "
+                "back, and make the dataset again."
+            )
 
     def _require_checksums(self, first: int, last: int) -> None:
         """Refuses rows in a chunk that is too short for its checksum.
@@ -302,7 +340,14 @@ class OpenHdf5Source:
                     if os.path.exists(source.path):
                         require_file(source.path)
                     self._file = h5py.File(source.path, "r")
+                    if self._file.driver == "sec2":
+                        self._descriptor = self._file.id.get_vfd_handle()
+                        self._nbytes = os.fstat(self._descriptor).st_size
+                    self._others = OtherFiles(self._file, source.name)
                     data = self._file[source.name]
+                except SourceError:
+                    self.close()
+                    raise
                 except Exception as error:
                     raise SourceError(
                         f"{source} cannot be opened again: {error}. It has to be in a file on a disk that is not open "
@@ -322,10 +367,10 @@ class OpenHdf5Source:
         return self._data
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-        if self._references is not None:
-            self._references.file.close()
+        for each in (self._others, self._file, self._references and self._references.file):
+            if each is not None:
+                each.close()
+        self._data = self._file = self._references = None  # the others stay: whether there are any
 
 
 def _places_in(data: Any) -> npt.NDArray[np.int64] | None:
