@@ -36,7 +36,7 @@ def write_words(folder: Path, count: int) -> None:
 
 def main() -> None:
     keras.utils.set_random_seed(1)
-    crop = audio.RandomCrop(0.9, sample_rate=RATE)
+    crop = audio.RandomCrop(0.9, sample_rate=RATE, mono=True)
     whole = audio.Decoding(RATE, mono=True, duration=0.9)
     spectrogram = audio.Spectrogram(256, 128, mel_bands=32, sample_rate=RATE)
     with tempfile.TemporaryDirectory() as folder:

@@ -126,6 +126,14 @@ def test_zeros_follow_a_sound_that_is_shorter():
     assert np.abs(found[:4000] - TONE[4000:]).max() < 1e-4
 
 
+def test_channels_stay_unless_mono_is_asked_for():
+    data, rng = encoded(STEREO), np.random.default_rng(0)
+    for function in (audio.decode, audio.Decoding(), lambda data: audio.RandomCrop(1, sample_rate=RATE)(data, rng)):
+        assert np.abs(function(data) - STEREO).max() < 1e-4
+    found = audio.RandomCrop(1, sample_rate=RATE, mono=True)(data, rng)
+    assert np.abs(found - TONE / 4).max() < 1e-4
+
+
 def test_a_crop_reads_no_more_than_its_part(tmp_path, monkeypatch):
     soundfile.write(tmp_path / "long.wav", np.tile(TONE, 200), RATE)  # 3.2 MB
     read = []

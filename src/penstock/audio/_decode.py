@@ -128,7 +128,7 @@ class Decoding:
 class RandomCrop:
     """Cuts a part at a random place. A function for `random_map`, and an immutable, hashable value.
 
-    The path or the bytes of a sound file become `(round(seconds * sample_rate),)` with `mono`, or of one channel, else
+    The path or the bytes of a sound file become `(round(seconds * sample_rate),)` of one channel or with `mono`, else
     with channels last; float32. Where it begins depends on the generator alone, which belongs to the seed, the epoch
     and the element. So each epoch has other places, and a resumed run has the same. Zeros follow a shorter sound.
 
@@ -143,7 +143,8 @@ class RandomCrop:
     seconds: float
     _: KW_ONLY
     sample_rate: int
-    mono: bool = True
+    mono: bool = False
+    """Whether channels are averaged."""
 
     def __post_init__(self) -> None:
         if self.sample_rate is None:
