@@ -343,6 +343,21 @@ def test_navigation_lists_every_page():
     assert sorted(listed) == sorted([*docs, *design, "CHANGELOG.md", "CONTRIBUTING.md"])
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "coming-from").glob("*.md")), ids=lambda path: path.stem)
+def test_a_page_about_another_library_says_its_version_and_the_date(path):
+    last = path.read_text().rstrip().rpartition("\n\n")[2]
+    assert re.match(r"As of 20\d\d-\d\d-\d\d: [\w -]+ \d+\.\d+", " ".join(last.split()))
+
+
+def test_numbers_of_the_readme_are_those_of_the_page_about_speed():
+    table = (ROOT / "README.md").read_text().partition("## How fast")[2].partition("Where we lose")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    numbers = {number for row in rows for cell in row.split("|")[2:] for number in re.findall(r"\d[\d,.]*\d", cell)}
+    assert len(numbers) > 10
+    speed = set(re.findall(r"\d[\d,.]*\d", (ROOT / "docs" / "explanation" / "speed.md").read_text()))
+    assert numbers <= speed
+
+
 def _anchors(page: str) -> set[str]:
     """The anchors of a page's headings, as GitHub and MkDocs make them."""
     text = re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)
