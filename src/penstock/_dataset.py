@@ -1886,10 +1886,10 @@ class Dataset(NoArray):
         device two batches.
 
         Args:
-            pin_memory: Page-locks the loader's slots, from which copies to a device are faster. Without a CUDA device
-                it does nothing, with a warning, as in torch.
+            pin_memory: Page-locks the loader's slots, so that copies to a device can be asynchronous. Without a CUDA
+                device it does nothing, with a warning, as in torch.
             device: Where tensors arrive, such as `"cuda"`: copied one batch ahead, on a stream of their own. None for
-                the CPU, where nothing is copied.
+                the CPU, where nothing is copied. Never run on a CUDA device: tests use stand-ins for its calls.
             training: Whether epochs advance. False for validation, where every pass is epoch 0.
             loader_options: As for `loader`.
 
