@@ -1014,7 +1014,7 @@ class Dataset(NoArray):
                     "epoch. Put this step before shuffle(), or use shuffle(reshuffle=False), or "
                     "bucket_by_length(lengths=..., max_tokens=...), which takes the shuffle over."
                 )
-            flat = None if known is None else np.array(known.lengths[0], np.int64)
+            flat = None if known is None else np.asarray(known.lengths[0], np.int64)
             padding, is_declared = _padding("batch", None, None), _declares_axes(self._node)
             made = TokenBatch(loosened(self._node), flat, limit, padding, is_declared=is_declared)
             assert made.length is None or made.length >= 0  # refuses a sequence that is too long
@@ -1108,7 +1108,7 @@ class Dataset(NoArray):
             if fit != "next" or seed is not None or structure is not None:
                 packs = Packs(as_lengths("pack", known), seed, is_local, sizes, fit, bool(split))
             else:
-                flat = np.array(known[0], np.int64)
+                flat = np.asarray(known[0], np.int64)
             if packs is not None and drop_remainder:
                 raise ArgumentError(
                     "pack(drop_remainder=True): rows come from blocks here, and each block may end with a row that is "

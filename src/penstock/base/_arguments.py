@@ -6,15 +6,17 @@ in docs/coming-from/.
 """
 
 import contextlib
+import copy
 import functools
 import inspect
+import itertools
 import math
 import operator
 import os
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
 from numbers import Real
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, Final, NoReturn, TypeVar
 
 import numpy as np
 
@@ -48,6 +50,28 @@ class NoArray:
     def shape(self) -> NoReturn:
         """No attribute of this, and an AttributeError; Keras asks for it when it is given one as it is."""
         raise AttributeError(f"{self._called} has no shape: {self._no_array}", name="shape", obj=self)
+
+
+DATA: Final = frozenset({"args", "data", "elements", "initial", "loader", "source", "targets", "tree"})
+"""The arguments of public functions that are data, and so handles: they stay the caller's. All others are copied."""
+
+
+def own(value: Any) -> Any:
+    """Copies what a caller may write to later: arrays, lists, dicts and sets, also within each other."""
+    if isinstance(value, (np.ndarray, set, bytearray)):
+        return value.copy()
+    if isinstance(value, dict):
+        made = copy.copy(value)
+        made.update({name: own(each) for name, each in value.items()})
+        return made
+    if not isinstance(value, (list, tuple)):
+        return value
+    items = [each if isinstance(each, (str, int, float)) else own(each) for each in value]
+    if isinstance(value, list):
+        return items
+    if all(mine is theirs for mine, theirs in zip(items, value, strict=True)):
+        return value
+    return value._make(items) if hasattr(value, "_make") else tuple(items)
 
 
 def as_int(value: Any) -> int | None:
@@ -138,17 +162,23 @@ def needs(verb: str, *packages: str, more: str = "") -> Iterator[None]:
 def explained(fn: _Function, options: Collection[str] = ()) -> _Function:
     """Returns the function with better errors for a call that cannot work; its signature stays.
 
+    Here arguments enter, so the function gets its own copies of arrays, lists and dicts, but for those of `DATA`.
+
     Args:
         fn: A public function.
         options: The names that it takes as `**loader_options`.
     """
     flags = frozenset(name for name, kind in fn.__annotations__.items() if kind in (bool, "bool"))
+    names = [name for name, each in inspect.signature(fn).parameters.items() if each.kind in _BY_PLACE]
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             for name in flags.intersection(kwargs):
                 _require_flag(fn, name, kwargs[name])
+            places = itertools.chain(names, itertools.repeat(names[-1] if names else ""))
+            args = tuple(each if name in DATA else own(each) for each, name in zip(args, places, strict=False))
+            kwargs = {name: each if name in DATA else own(each) for name, each in kwargs.items()}
             return fn(*args, **kwargs)
         except TypeError as error:
             # An error from inside the function passes, unless the call itself was wrong.
@@ -165,6 +195,13 @@ def explained(fn: _Function, options: Collection[str] = ()) -> _Function:
             raise
 
     return call  # type: ignore[return-value]
+
+
+_BY_PLACE: Final = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.VAR_POSITIONAL,
+)
 
 
 def _require_flag(fn: Callable[..., Any], name: str, value: Any) -> None:

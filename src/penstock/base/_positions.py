@@ -120,6 +120,8 @@ def as_labels(value: Any, where: str) -> npt.NDArray[Any]:
         ArgumentTypeError: As `as_values`; or labels are text and something else, or integers of no one dtype.
     """
     found = np.asarray(as_values(value, where))
+    if hasattr(value, "__array__") and not isinstance(value, np.ndarray):
+        return found.copy()  # it may be the memory of a column or a tensor, which `own` does not know
     if not isinstance(value, (list, tuple)) or found.ndim != 1:
         return found
     if (kind := {"U": str, "S": bytes}.get(found.dtype.kind)) is not None:

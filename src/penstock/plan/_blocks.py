@@ -59,7 +59,7 @@ def as_lengths(verb: str, known: Sequence[npt.NDArray[Any]]) -> Lengths:
                 f"{verb}(lengths=...): lengths are below 2**32, but that of element {first} is {each[first]}. Compute "
                 "lengths from this dataset, in its order."
             )
-    table = np.empty((len(known), len(known[0])), np.uint32)  # of our own: the user may write to these
+    table = np.empty((len(known), len(known[0])), np.uint32)
     for mine, each in zip(table, known, strict=True):
         mine[:] = each
     return table
