@@ -75,6 +75,25 @@ def test_names_that_do_not_fit_are_refused(store, names, error, text):
         ps.from_zarr(store, names)
 
 
+def test_arrays_that_are_not_named_are_not_opened(store):
+    zarr.open_group(store).create_array("labels/bad", data=X)
+    for path in (store / "labels" / "bad").glob("*arr*"):
+        path.write_text("{")
+    assert np.array_equal(ps.from_zarr(store, "x")[3], X[3])
+    assert list(ps.from_zarr(store, ["/x", "labels/y/"])[3]) == ["/x", "labels/y/"]
+    with pytest.raises(ps.SourceError, match=r"pairs\.zarr/labels/bad cannot be opened: "):
+        ps.from_zarr(store, ["x", "labels/bad"])
+    with pytest.raises(ps.SourceError, match=r"arrays of .*pairs\.zarr cannot be listed: .*One is damaged.*names=\["):
+        ps.from_zarr(store)
+    with pytest.raises(
+        ps.ArgumentError, match=r"was asked for 'gone', which is no array in it\. The arrays of .*listed"
+    ):
+        ps.from_zarr(store, "gone")
+    for name in ("", "/", "labels"):
+        with pytest.raises(ps.ArgumentError, match=rf"pairs\.zarr was asked for '{name}', which is no array in it"):
+            ps.from_zarr(store, name)
+
+
 def test_what_is_no_store_is_named(store, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_bytes(b"no zip")

@@ -228,9 +228,10 @@ def test_text_at_a_place_without_text_is_refused_before_hdf5_looks_for_it(tmp_pa
 
 def test_names_that_are_no_text_are_refused_with_the_file(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        file[b"\xff"] = [1]
+        file[b"\xff"], file["x"] = [1], [2]
     with pytest.raises(ps.SourceError, match=r"a\.h5 has an array with the name .*which is no text in UTF-8"):
         ps.from_hdf5(tmp_path / "a.h5")
+    assert ps.from_hdf5(tmp_path / "a.h5", "x")[0] == 2  # others are not looked at
 
 
 def test_text_that_is_not_utf_8_is_named(tmp_path):

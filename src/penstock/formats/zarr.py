@@ -29,22 +29,27 @@ def selected(path: Any, names: str | Iterable[str] | None, storage_options: dict
         if names is not None:
             raise ArgumentError(f"from_zarr(names=...) chooses arrays of a group, and {name} is one array.")
         return source_of(store, name)
-    try:
-        found = {key: each for key, each in sorted(store.members(max_depth=None)) if isinstance(each, zarr.Array)}
-    except Exception as error:  # stores and codecs raise exceptions of any type
-        raise SourceError(f"{name} cannot be read: {error}. It is damaged; write it again.") from error
-    if not found and names is None:
+    wanted = list(_arrays(store, name)) if names is None else [names] if isinstance(names, str) else list(names)
+    if not wanted and names is None:
         raise SourceError(f"{name} has no arrays.")
-    wanted = list(found) if names is None else [names] if isinstance(names, str) else list(names)
     sources = {}
     for each in wanted:
         if not isinstance(each, str):
             raise ArgumentTypeError(f"from_zarr(names=) has the paths of arrays in the store, as text, got {each!r}.")
-        if (key := each.strip("/")) not in found:
+        key = each.strip("/")
+        try:
+            array = store.get(key) if key else store
+        except Exception as error:  # stores and codecs raise exceptions of any type
+            raise SourceError(f"{name}/{key} cannot be opened: {str(error).rstrip('.')}.") from error
+        if not isinstance(array, zarr.Array):
+            try:
+                found = _arrays(store, name)
+            except SourceError as error:
+                raise ArgumentError(f"{name} was asked for {each!r}, which is no array in it. {error}") from error
             inner = [other for other in found if other.startswith(f"{key}/")]
-            fact = f"is a group, with {inner}" if inner else f"is no array in it; it has {list(found)}"
+            fact = f"is a group, with {inner}" if inner else f"is no array in it; it has {found}"
             raise ArgumentError(f"from_zarr(): {name} was asked for {each!r}, which {fact}.")
-        sources[each] = source_of(found[key], f"{name}/{key}")
+        sources[each] = source_of(array, f"{name}/{key}")
     if len({len(each) for each in sources.values()}) > 1:
         counts = ", ".join(f"{key!r}: {len(each):,}" for key, each in sources.items())
         raise ArgumentError(
@@ -52,6 +57,21 @@ def selected(path: Any, names: str | Iterable[str] | None, storage_options: dict
             "Name those of one length with names=[...]."
         )
     return sources[names] if isinstance(names, str) else sources
+
+
+def _arrays(store: Any, name: str) -> list[str]:
+    """The paths of all arrays.
+
+    Raises:
+        SourceError: One cannot be opened.
+    """
+    try:
+        return sorted(key for key, each in store.members(max_depth=None) if isinstance(each, zarr.Array))
+    except Exception as error:  # stores and codecs raise exceptions of any type
+        raise SourceError(
+            f"The arrays of {name} cannot be listed: {str(error).rstrip('.')}. One is damaged: write it again, or name "
+            "the arrays that are wanted with names=[...]."
+        ) from error
 
 
 def opened(path: Any, storage_options: dict[str, Any] | None) -> tuple[Any, str]:

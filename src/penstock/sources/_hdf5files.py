@@ -204,7 +204,7 @@ class OtherFiles:
             file_form = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(file.filename)), file_form))
             count = self._count(file_form, matching("*".join(map(glob.escape, file_form.split(_BLOCK)))))
         elif _BLOCK in form:
-            count = self._count(form.strip("/"), _arrays_in(self._other(file, file_form)))
+            count = self._count(form.strip("/"), arrays_in(self._other(file, file_form)))
         for number in map(str, range(count)):
             yield file_form.replace(_BLOCK, number), form.replace(_BLOCK, number)
 
@@ -266,7 +266,8 @@ def _open_count(shape: tuple[int, ...], space: Any) -> int:
     return 0
 
 
-def _arrays_in(file: h5py.File) -> Iterator[str]:
+def arrays_in(file: h5py.File) -> list[str]:
+    """Returns the paths of all arrays."""
     found: list[str] = []
     file.visititems(lambda name, item: found.append(name) if isinstance(item, h5py.Dataset) else None)
-    return iter(found)
+    return found

@@ -30,7 +30,7 @@ from penstock.base._errors import (
 from penstock.base._files import open_file, require_file
 from penstock.base._spec import ArraySpec
 from penstock.memory._rows import Indices
-from penstock.sources._hdf5files import OtherFiles, require_inside
+from penstock.sources._hdf5files import OtherFiles, arrays_in, require_inside
 from penstock.sources._openfile import stamp
 from penstock.sources.arrays import NamedSource
 from penstock.sources.boxes import BoxSource, box_text
@@ -97,16 +97,9 @@ def selected(
         SpecError: An array has no rows of a fixed size.
         SourceError: The file has no arrays, or values are in a file outside of the folder.
     """
-    found: list[str] = []
-    file.visititems(lambda name, item: found.append(name) if isinstance(item, h5py.Dataset) else None)
-    if not found and names is None:
+    wanted = _arrays_in(file, path) if names is None else [names] if isinstance(names, str) else list(names)
+    if not wanted and names is None:
         raise SourceError(f"{path} has no arrays.")
-    if strange := [name for name in found if not isinstance(name, str)]:
-        raise SourceError(
-            f"{path} has an array with the name {strange[0]!r:.80}, which is no text in UTF-8. It is damaged, or was "
-            "written in another encoding: write it again."
-        )
-    wanted = found if names is None else [names] if isinstance(names, str) else list(names)
     sources = {}
     for name in wanted:
         if not isinstance(name, str):
@@ -115,12 +108,13 @@ def selected(
         link = file.get(name, getlink=True)
         is_loose = isinstance(link, h5py.SoftLink) and file.get(name) is None
         if is_loose or name not in file or not isinstance(file[name], h5py.Dataset):
+            found = _arrays_in(file, path)
             inner = [each for each in found if each.startswith(f"{name.strip('/')}/")]
             fact = f"is a group, with {inner}" if inner else f"is no array in it; it has {found}"
             if is_loose:
                 fact = f"is a link to {link.path!r}, and nothing is there; it has {found}"
             raise ArgumentError(f"from_hdf5(): {path} was asked for {name!r}, which {fact}.")
-        cure = f" Leave it out: names={[each for each in found if each != name]}." if names is None else ""
+        cure = f" Leave it out: names={[each for each in wanted if each != name]}." if names is None else ""
         sources[name] = _described(file[name], path, cure)
     if len({len(each) for each in sources.values()}) > 1:
         counts = ", ".join(f"{name!r}: {len(each):,}" for name, each in sources.items())
@@ -129,6 +123,21 @@ def selected(
             "Name those of one length with names=[...]."
         )
     return sources
+
+
+def _arrays_in(file: h5py.File, path: str) -> list[str]:
+    """The paths of all arrays.
+
+    Raises:
+        SourceError: One is no text.
+    """
+    found = arrays_in(file)
+    if strange := [name for name in found if not isinstance(name, str)]:
+        raise SourceError(
+            f"{path} has an array with the name {strange[0]!r:.80}, which is no text in UTF-8. It is damaged, or was "
+            "written in another encoding: write it again."
+        )
+    return found
 
 
 def _described(data: Any, path: str, cure: str) -> "Hdf5Source":
