@@ -548,10 +548,62 @@ def test_layers_take_the_place_of_the_matrix(tmp_path):
     path = saved_h5ad(tmp_path / "x.h5ad")
     assert ps.from_h5ad(path, layer="counts").element_spec == ps.ArraySpec((COLUMNS,), "int32")
     assert np.array_equal(ps.from_h5ad(path, layer="dense")[3], DENSE[3])
-    with pytest.raises(ps.ArgumentError, match=r"has no layers/other\. It has the layers \['counts', 'dense'\]"):
+    with pytest.raises(ps.ArgumentError, match=r"has no layers/other\. It has {'layers/': \['counts', 'dense'\]"):
         ps.from_h5ad(path, layer="other")
     with pytest.raises(ps.ArgumentTypeError, match="is an array, and not sparse"):
         ps.from_h5ad(path, layer="dense", dense=False)
+
+
+def test_matrices_of_obsm_come_by_their_names(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    path = saved_h5ad(tmp_path / "x.h5ad")
+    with h5py.File(path, "r+") as file:
+        file["obsm/X_pca"] = DENSE[:, :2]
+        write_group(file.create_group("obsm/sparse"), csr(DENSE[:, 1:]))
+        file.create_group("obsm/table").attrs["encoding-type"] = "dataframe"
+        file["obsm/total"] = DENSE
+    ds = ps.from_h5ad(path, ["kind"], obsm=["X_pca", "sparse"], dense=False)
+    assert list(ds[4]) == ["X", "kind", "X_pca", "sparse"]
+    assert ds.class_names == ["B", "T"]
+    assert list(ds[4]["X"]) == ["indices", "values"]
+    assert np.array_equal(ds[4]["X_pca"], DENSE[4, :2])
+    assert np.array_equal(ds[4]["sparse"], DENSE[4, 1:])
+    assert list(ps.from_h5ad(path, obsm="X_pca", layer="dense")[4]) == ["X", "X_pca"]
+    with pytest.raises(
+        ps.ArgumentError, match=r"has no obsm/X_umap\. It has .*'obsm/': \['X_pca', 'sparse', 'table', 't"
+    ):
+        ps.from_h5ad(path, obsm="X_umap")
+    with pytest.raises(
+        ps.SourceError, match=r"obsm/table is 'dataframe', and rows are read of csr_matrix.*as an array"
+    ):
+        ps.from_h5ad(path, obsm="table")
+    with pytest.raises(ps.ArgumentError, match=r"'total' is asked for from obs and obsm"):
+        ps.from_h5ad(path, "total", obsm="total")
+    with pytest.raises(ps.ArgumentError, match=r"'X' is the name of the cell's row"):
+        ps.from_h5ad(path, obsm="X")
+    with pytest.raises(ps.ArgumentTypeError, match=r"obsm=\) has the names of matrices, as text, got 3"):
+        ps.from_h5ad(path, obsm=3)
+
+
+def test_files_without_a_matrix_have_the_rest(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    paths = [saved_h5ad(tmp_path / name) for name in ("a.h5ad", "b.h5ad", "c.h5ad")]
+    for path in paths:
+        with h5py.File(path, "r+") as file:
+            file["obsm/X_pca"] = DENSE[:, :2]
+            if path != paths[2]:
+                del file["X"]
+    ds = ps.from_h5ad(paths[:2], ["kind", "total"], obsm=["X_pca"])
+    assert len(ds) == 2 * ROWS
+    assert list(ds[ROWS + 4]) == ["kind", "total", "X_pca"]
+    assert np.array_equal(ds[ROWS + 4]["X_pca"], DENSE[4, :2])
+    assert ps.from_h5ad(paths[0], "total")[4] == {"total": DENSE[4].sum()}
+    assert list(ps.from_h5ad(paths[0], "total", layer="counts")[4]) == ["X", "total"]
+    for options in ({}, {"obs": []}):
+        with pytest.raises(ps.SourceError, match=r"a\.h5ad has no X, .*'obsm/': \['X_pca'\]}; .*obs=\[\.\.\.\], obsm="):
+            ps.from_h5ad(paths[0], **options)
+    with pytest.raises(ps.ArgumentError, match=r"one of .*a\.h5ad and .*c\.h5ad has X, and the other has none"):
+        ps.from_h5ad([paths[0], paths[2]], "kind")
 
 
 def test_columns_that_cannot_be_read_are_errors_with_what_helps(tmp_path):

@@ -247,8 +247,8 @@ def of_group(group: Any, dense: bool) -> SparseSource:
     form = group.attrs.get("encoding-type", group.attrs.get("h5sparse_format", "csr_matrix"))
     if form not in ("csr_matrix", "csr", b"csr_matrix", b"csr"):  # other writers than AnnData use bytes
         raise SourceError(
-            f"{name} is {form!r:.40}, and rows are read of csr_matrix. Write it again in compressed rows: "
-            "adata.X = scipy.sparse.csr_matrix(adata.X); adata.write(path)."
+            f"{name} is {form!r:.40}, and rows are read of csr_matrix. Write it again as an array, or in compressed "
+            "rows: adata.X = scipy.sparse.csr_matrix(adata.X); adata.write(path)."
         )
     if "h5py" in sys.modules and hasattr(group, "file"):
         from penstock.formats import _hdf5store
@@ -279,13 +279,15 @@ def from_h5ad(
     obs: str | Iterable[str] | None = None,
     *,
     layer: str | None = None,
+    obsm: str | Iterable[str] | None = None,
     dense: bool = True,
 ) -> Dataset:
     """Makes a dataset of the cells in files of AnnData: `.h5ad`, or stores of Zarr. AnnData is not needed.
 
     An element is the row of a cell in `X`, as by `from_csr`; where `X` is an array, its row. With `obs` it is a dict:
     the row is `"X"`, and each column of `obs` has its name. A categorical column is a number, int32, a place in
-    `class_names` of the dataset, or -1 where it is missing. Other columns are numbers or text.
+    `class_names` of the dataset, or -1 where it is missing. Other columns are numbers or text. `obsm` gives a dict, too,
+    with a row of each matrix of `obsm` that it names, such as `"X_pca"`. A file without `X` has no `"X"` there.
 
     Several files are one dataset, one after the other. They have the same genes in the same order. Categories are those
     of all files, each once, in the order in which files name them.
@@ -298,12 +300,13 @@ def from_h5ad(
             `anndata.read_h5ad(path, backed="r")`, whose file is read, with the columns that it has there.
         obs: The columns of `obs` to read, as a list; None for no dict.
         layer: A layer in place of `X`.
-        dense: As for `from_csr`.
+        obsm: The matrices of `obsm` to read, as a list.
+        dense: As for `from_csr`, of `X` or the layer.
 
     Raises:
         ImportError: `h5py` or `zarr` is missing (extras `hdf5`, `zarr`).
-        ArgumentError: There is no such column or layer, or files have other genes; or an AnnData is in memory, or a
-            part of its file.
+        ArgumentError: There is no such column, layer or matrix, or two have one name; or files have other genes, or
+            only some have `X`; or an AnnData is in memory, or a part of its file.
         ArgumentTypeError: The path or names are no text, or `dense=False` and the matrix is an array.
         SourceError: The file is missing, damaged, or no file of AnnData; or its matrix is in compressed columns. While
             reading: as `from_csr`.
@@ -321,27 +324,46 @@ def from_h5ad(
     paths = _paths_of(path)
     if layer is not None and not isinstance(layer, str):
         raise ArgumentTypeError(f"from_h5ad(layer=) is the name of a layer, got {layer!r:.80}.")
-    require_order("from_h5ad(obs=)", obs, "Give a list.")
-    columns: Any = [obs] if isinstance(obs, str) else [*obs] if isinstance(obs, Iterable) else obs
-    if columns is not None and not (isinstance(columns, list) and all(isinstance(each, str) for each in columns)):
-        raise ArgumentTypeError(f"from_h5ad(obs=) has the names of columns, as text, got {columns!r:.200}.")
-    if columns is not None and "X" in columns:
-        raise ArgumentError("from_h5ad(obs=): 'X' is the name of the cell's row. Read that column by from_hdf5().")
+    columns, matrices = _names("obs", obs), _names("obsm", obsm)
+    if "X" in (*columns, *matrices):
+        raise ArgumentError("from_h5ad(): 'X' is the name of the cell's row. Read the other by from_hdf5().")
+    if both := {*columns} & {*matrices}:
+        raise ArgumentError(f"from_h5ad(): {min(both)!r} is asked for from obs and obsm. Read one by from_hdf5().")
     files: list[dict[str, Source]] = []
     first = None
     for each in paths:
         with h5ad.opened(each) as store:
-            matrix = h5ad.cells(store, "X" if layer is None else f"layers/{layer}", dense)
-            cells = matrix if isinstance(matrix, Source) else of_group(matrix, dense)
-            files.append({"X": cells} | {name: h5ad.column(store, name) for name in columns or ()})
-            if len(paths) > 1:
-                first = h5ad.same_genes(h5ad.genes(store, cells), first)
+            file: dict[str, Source] = {}
+            if layer is not None or not (columns or matrices) or store.get("X") is not None:
+                file["X"] = _rows(store, "X" if layer is None else f"layers/{layer}", dense)
+                if len(paths) > 1:
+                    first = h5ad.same_genes(h5ad.genes(store, file["X"]), first)
+            file |= {name: h5ad.column(store, name) for name in columns}
+            file |= {name: _rows(store, f"obsm/{name}", True) for name in matrices}
+            if files and file.keys() != files[0].keys():
+                raise ArgumentError(f"from_h5ad(): one of {paths[0]} and {each} has X, and the other has none.")
+            files.append(file)
     whole = {}
     for name in files[0]:
         parts = h5ad.of_one_list([each[name] for each in files])
         nodes = [Dataset(SourceNode(each, "from_h5ad")) for each in parts]
         whole[name] = nodes[0] if len(nodes) == 1 else concatenate(nodes)
-    return whole["X"] if columns is None else zip_of(whole)
+    return whole["X"] if obs is None and obsm is None else zip_of(whole)
+
+
+def _names(argument: str, value: Any) -> list[str]:
+    require_order(f"from_h5ad({argument}=)", value, "Give a list.")
+    names = [] if value is None else [value] if isinstance(value, str) else value
+    names = [*names] if isinstance(names, Iterable) else names
+    if not (isinstance(names, list) and all(isinstance(each, str) for each in names)):
+        what = "columns" if argument == "obs" else "matrices"
+        raise ArgumentTypeError(f"from_h5ad({argument}=) has the names of {what}, as text, got {names!r:.200}.")
+    return names
+
+
+def _rows(store: h5ad.Store, name: str, dense: bool) -> Source:
+    matrix = h5ad.cells(store, name, dense)
+    return matrix if isinstance(matrix, Source) else of_group(matrix, dense)
 
 
 def _paths_of(value: Any) -> list[str]:

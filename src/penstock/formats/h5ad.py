@@ -54,14 +54,15 @@ def opened(path: str) -> AbstractContextManager[Store]:
 
 
 def cells(store: Store, name: str, dense: bool) -> Any:
-    """The matrix: the open group of a sparse one, or the source of an array."""
+    """A matrix with a row for each cell: the open group of a sparse one, or the source of an array."""
     matrix = store.get(name)
     if matrix is None:
-        layers = list(store.get("layers") or ())
+        known = {f"{each}/": list(store.get(each) or ()) for each in ("layers", "obsm")}
         if name != "X":
-            raise ArgumentError(f"from_h5ad(): {store.path} has no {name}. It has the layers {layers}.")
+            raise ArgumentError(f"from_h5ad(): {store.path} has no {name}. It has {known}.")
         raise SourceError(
-            f"{store.path} has no X, so it is no file of AnnData, or one without a matrix. Layers: {layers}."
+            f"{store.path} has no X, so it is no file of AnnData, or one without a matrix. It has {known}; "
+            "from_h5ad(path, obs=[...], obsm=[...]) reads what it has besides."
         )
     if not store.is_array(matrix):
         return matrix
