@@ -286,8 +286,8 @@ def from_h5ad(
 
     An element is the row of a cell in `X`, as by `from_csr`; where `X` is an array, its row. With `obs` it is a dict:
     the row is `"X"`, and each column of `obs` has its name. A categorical column is a number, int32, a place in
-    `class_names` of the dataset, or -1 where it is missing. Other columns are numbers or text. `obsm` gives a dict, too,
-    with a row of each matrix of `obsm` that it names, such as `"X_pca"`. A file without `X` has no `"X"` there.
+    `class_names` of the dataset, or -1 where it is missing. Other columns are numbers or text. `obsm` gives a dict,
+    too, with a row of each matrix of `obsm` that it names, such as `"X_pca"`. A file without `X` has no `"X"` there.
 
     Several files are one dataset, one after the other. They have the same genes in the same order. Categories are those
     of all files, each once, in the order in which files name them.
