@@ -1,12 +1,15 @@
 """Names under which others find this package: no line installs somebody else's project."""
 
 import ast
+import importlib
 import re
 import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
+
+from penstock.base._arguments import needs
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -65,6 +68,12 @@ def test_no_line_of_the_tree_installs_another_project():
     texts = {path: path.read_bytes().decode(errors="ignore") for path in paths if path.is_file()}
     assert len(texts) > 100
     assert {path: found for path, text in texts.items() if (found := complaints_about(text))} == {}
+
+
+def test_a_missing_package_is_named_with_the_command_that_installs_it():
+    text = r"^Reading a\.zst needs no_such_package: pip install 'a\[b\]' c\.$"
+    with pytest.raises(ModuleNotFoundError, match=text), needs("Reading a.zst", "a[b]", "c"):
+        importlib.import_module("no_such_package")
 
 
 def test_messages_name_packages_that_the_extras_install():

@@ -149,14 +149,14 @@ def install(*packages: str) -> str:
 def needs(verb: str, *packages: str, more: str = "") -> Iterator[None]:
     """Adds the command that installs what a failed import inside needs: `packages`, by their names on PyPI.
 
-    Not an extra of ours: where this package came from a clone or a wheel, a name on PyPI would not be it.
+    Not an extra of ours: where this package came from a clone or a wheel, a name on PyPI would not be it. `verb` is a
+    function, or says in words what was done.
     """
     try:
         yield
     except ModuleNotFoundError as error:  # a module that exists but fails to load says why itself
-        raise ModuleNotFoundError(
-            f"{verb}() needs {error.name}: {install(*packages)}.{more}", name=error.name
-        ) from error
+        what = verb if " " in verb else f"{verb}()"
+        raise ModuleNotFoundError(f"{what} needs {error.name}: {install(*packages)}.{more}", name=error.name) from error
 
 
 def explained(fn: _Function, options: Collection[str] = ()) -> _Function:

@@ -413,7 +413,7 @@ def _by_machine(stream: BinaryIO, compression: str) -> Iterator[bytes]:
 
 def _by_pyarrow(stream: BinaryIO, compression: str) -> Iterator[bytes]:
     """Yields what pyarrow makes. Raises OSError if the data are damaged, or do not end."""
-    with needs(f"Reading a file that is compressed by {compression}", "parquet"):
+    with needs(f"Reading a file that is compressed by {compression}", "pyarrow"):
         import pyarrow as pa
 
     with pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), compression) as content:
