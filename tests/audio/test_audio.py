@@ -1,5 +1,6 @@
 import io
 import os
+import re
 import struct
 
 import numpy as np
@@ -147,6 +148,68 @@ def test_a_crop_reads_no_more_than_its_part(tmp_path, monkeypatch):
     found = audio.RandomCrop(0.25, sample_rate=RATE)(tmp_path / "long.wav", np.random.default_rng(0))
     assert found.shape == (2000,)
     assert sum(read) < 60_000
+
+
+SOUND = ps.ArraySpec((None,), "float32")
+
+
+@pytest.fixture
+def of_two_rates(tmp_path):
+    """Twelve files, of which the sixth has another rate."""
+    for number in range(12):
+        (tmp_path / f"{number:02}.wav").write_bytes(encoded(TONE[:500], rate=44100 if number == 5 else 16000))
+    return ps.from_files(tmp_path / "*.wav")
+
+
+def said(caplog):
+    return [record.getMessage() for record in caplog.records if "several rates" in record.getMessage()]
+
+
+def of_each(decode):
+    """Steps in which a function of sounds may run."""
+    return {
+        "map": lambda files: files.map(lambda e: decode(e["bytes"]), element_spec=SOUND),
+        "random_map": lambda files: files.random_map(lambda e, rng: decode(e["bytes"]), element_spec=SOUND),
+        "flat_map": lambda files: files.flat_map(lambda e: [decode(e["bytes"])], element_spec=SOUND),
+    }
+
+
+@pytest.mark.parametrize("step", of_each(None))
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+def test_several_rates_are_told_once_a_loader(of_two_rates, executor, step, caplog):
+    sounds = of_each(audio.decode)[step](of_two_rates)
+    for count in (1, 2):
+        with sounds.padded_batch(4).loader(executor) as loader:
+            assert [len(batch) for _ in range(2) for batch in loader] == [4, 4, 4] * 2
+        assert len(said(caplog)) == count
+    assert "44100 samples a second (" in said(caplog)[0] or "and 44100 (" in said(caplog)[0]
+    assert f"{step}(" in said(caplog)[0]
+    assert "05.wav" in said(caplog)[0] or step == "flat_map"
+    assert "Say one rate for all: sample_rate=" in said(caplog)[0]
+
+
+def test_several_rates_of_a_dataset_that_is_iterated_are_told_once(of_two_rates, caplog):
+    sounds = of_each(audio.decode)["map"](of_two_rates).padded_batch(4)
+    assert [len(batch) for batch in sounds] == [4, 4, 4]
+    assert len(sounds[1]) == 4
+    assert re.fullmatch(
+        r"Sounds have several rates: 16000 samples a second \(map\(<lambda>\) at .* on element 0 of epoch 0, made of "
+        r".*00\.wav\), and 44100 \(.* on element 5 of epoch 0, made of .*05\.wav\)\. .* sample_rate=16000\.",
+        *said(caplog),
+    )
+
+
+def test_one_rate_two_datasets_and_a_rate_of_the_result_are_not_told(of_two_rates, tmp_path, caplog):
+    resampling = of_two_rates.map(lambda e: audio.decode(e["bytes"], sample_rate=8000), element_spec=SOUND)
+    assert [len(batch) for batch in resampling.padded_batch(4)] == [4, 4, 4]
+    sounds = of_each(audio.decode)["map"](of_two_rates)
+    for some in (sounds[:5], sounds[5:6], sounds[6:]):
+        with some.padded_batch(4).loader("inline") as loader:
+            assert len(list(loader))
+    assert [len(audio.decode(tmp_path / name)) for name in ("00.wav", "05.wav")] == [500, 500]
+    both = of_two_rates.map(lambda e: [audio.decode(tmp_path / name) for name in ("00.wav", "05.wav")])
+    assert np.shape(both[0]) == (2, 500)
+    assert not said(caplog)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ Everything runs without the GIL, but for some microseconds a file.
 
 import functools
 import io
+import logging
 import os
 import re
 from collections.abc import Callable
@@ -57,6 +58,11 @@ _NOT_OPENED: Final = (
 )
 _MP3_STEP: Final = 192
 """Frames of MPEG have a multiple of this."""
+_RATES: Final = (
+    "Sounds have several rates: %d samples a second (%s), and %d (%s). Without sample_rate= each keeps its own, so a "
+    "second has other numbers of samples. Say one rate for all: sample_rate=%d."
+)
+_log = logging.getLogger("penstock")
 _BLOCK: Final = 1 << 16
 _MOST_RATE: Final = 10_000_000
 _MOST_NBYTES: Final = 1 << 32
@@ -93,7 +99,8 @@ class Decoding:
     """
 
     sample_rate: int | None = None
-    """Samples a second of the result, resampled by soxr (HQ); None for that of the file."""
+    """Samples a second of the result, resampled by soxr (HQ); None for that of the file. Then the log says, once a
+    loader, if files have several."""
     _: KW_ONLY
     mono: bool = False
     """Whether channels are averaged."""
@@ -316,6 +323,9 @@ def _decoded(
         )
     if not 0 < frames < 1 << 62 or not 0 < rate <= _MOST_RATE:
         raise AudioError(f"it has {frames:,} samples, {rate:,} a second. It is empty, damaged or cut.")
+    if options.sample_rate is None and (pair := retry_budget().first_other(rate)):
+        one, its_rate, other = pair
+        _log.warning(_RATES, its_rate, one, rate, other, its_rate)
     wanted = options.sample_rate or rate
     size = None if options.duration is None else round(options.duration * wanted)
     count = frames if size is None else -(-size * rate // wanted)

@@ -18,13 +18,14 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, final
 
 LOOK_S: Final = 0.02
 """The interval at which a pause checks whether the unit was given up."""
 NOTHING_WANTED: Final = 1 << 62
 """In the first word of a ring: every unit is given up."""
+_WAS_TOLD: Final = -1
 
 
 class UnwantedError(BaseException):
@@ -33,7 +34,7 @@ class UnwantedError(BaseException):
 
 @final
 class RetryBudget:
-    """Limits and counts the retries of a unit.
+    """Limits and counts the retries of a unit, and compares its elements with those of other units.
 
     Args:
         words: See `ring_header`; None where there is no unit.
@@ -43,11 +44,13 @@ class RetryBudget:
         room_nbytes: The most memory that may be taken to decode one element, besides its place.
         reads_ahead: Whether this process reads what it announces, so that a server may be asked before. A worker
             process does not: another may run the unit.
+        where: Returns the number of the step that runs, the epoch and the element; see `WorkerStatus`.
+        describe: Names the element of such numbers.
     """
 
     __slots__ = (
-        "_generation", "_words", "fetched_nbytes", "limit_s", "needed_nbytes", "place", "reads_ahead",
-        "repeat_count", "request_count", "request_s", "room_nbytes", "waited_s",
+        "_describe", "_generation", "_where", "_words", "fetched_nbytes", "limit_s", "needed_nbytes", "place",
+        "reads_ahead", "repeat_count", "request_count", "request_s", "room_nbytes", "waited_s",
     )  # fmt: skip
 
     def __init__(
@@ -58,7 +61,11 @@ class RetryBudget:
         place: tuple[int, int] = (0, 0),
         room_nbytes: float = math.inf,
         reads_ahead: bool = True,
+        where: Callable[[], tuple[int, int, int]] | None = None,
+        describe: Callable[[tuple[int, int, int]], str] = str,
     ) -> None:
+        self._where = where
+        self._describe = describe
         self._words = words
         self._generation = generation
         self.limit_s: float = limit_s
@@ -88,6 +95,29 @@ class RetryBudget:
             self.require_wanted()
             time.sleep(left_s if self._words is None else min(left_s, LOOK_S))
         self.require_wanted()
+
+    def first_other(self, number: int) -> tuple[str, int, str] | None:
+        """Compares a number of this element with that of the first one, for a line in the log.
+
+        All workers of a loader share the first number. Two that write it at once lose one of both, which does no harm.
+
+        Args:
+            number: A number that all elements should share: 1 to 2**24 - 1.
+
+        Returns:
+            The first element, its number, and this element, if the numbers differ. Once; and None from then on.
+        """
+        words, (step, epoch, index) = self._words, self._where() if self._where else (0, 0, 0)
+        if words is None or not step or words[-2] == _WAS_TOLD:
+            return None
+        if not words[-2]:
+            words[-3], words[-2] = index, number | min(step, 255) << 24 | min(epoch, (1 << 31) - 1) << 32
+            return None
+        first, first_step, first_epoch = words[-2] & 0xFFFFFF, words[-2] >> 24 & 0xFF, words[-2] >> 32
+        if first == number or (first_step, first_epoch, words[-3]) == (step, epoch, index):
+            return None
+        words[-2] = _WAS_TOLD
+        return self._describe((first_step, first_epoch, words[-3])), first, self._describe((step, epoch, index))
 
     def require_wanted(self) -> None:
         """Raises `UnwantedError` if the unit was given up."""

@@ -110,13 +110,14 @@ def ring_header(memory: mmap.mmap | bytearray, slot_count: int) -> "memoryview[i
 
     - The first is the last generation that was given up.
     - Four words a slot: three hold the outcome of a unit that reads a stream, and one counts units; see `count_place`.
+    - Two of `RetryBudget.first_other`.
     - The last one is the recent time for a row in nanoseconds; 0 before the first row.
     """
     return memoryview(memory)[: _header_nbytes_of(slot_count)].cast("q")
 
 
 def _header_nbytes_of(slot_count: int) -> int:
-    return 8 * (2 + _SLOT_WORDS * slot_count)
+    return 8 * (4 + _SLOT_WORDS * slot_count)
 
 
 def outcome_place(slot: int) -> int:

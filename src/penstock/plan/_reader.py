@@ -13,6 +13,7 @@ import sys
 import time
 from array import array
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import cached_property, partial
 from typing import Any, TypeVar, final
 
 import numpy as np
@@ -21,14 +22,16 @@ import numpy.typing as npt
 from penstock.base._errors import MemoryLimitError, PenstockError, SpecError
 from penstock.base._printable import printable
 from penstock.base._random import seeded_globals
+from penstock.base._retries import RetryBudget
 from penstock.base._spec import Spec
 from penstock.base._tree import Tree
 from penstock.memory._budget import LYING_HEADER, not_given
 from penstock.memory._rows import Indices, Rows, Window, chunk_count, copied, pieces, places_of
+from penstock.memory._slot import own_header
 from penstock.memory._times import Times
 from penstock.plan._node import Elements, Node, located, most_elements, walk
 from penstock.plan._source import Openable, Read, Source, key_of, limited, open_source
-from penstock.plan._text import largest_element, length_text
+from penstock.plan._text import largest_element, length_text, place_of
 
 T = TypeVar("T")
 
@@ -226,6 +229,11 @@ class Reader:
     def over(self, node: Node) -> "Reader":
         """A reader of another plan, by the same worker."""
         return Reader(node, self._sources, isolation=self.isolation, status=self.status, window=self.window)
+
+    @cached_property
+    def budget(self) -> RetryBudget:
+        """That of elements which no unit reads. It compares all elements of this reader."""
+        return RetryBudget(own_header(), 1, where=self.status.read, describe=partial(place_of, plan=self._node))
 
     @property
     def is_stream(self) -> bool:

@@ -8,6 +8,7 @@ import math
 import threading
 import time
 from abc import abstractmethod
+from functools import partial
 from typing import Any, final
 
 from penstock.base._random import seeded_globals
@@ -56,6 +57,7 @@ class UnitRunner:
         self._carries_rows = reach == "machine" or (reach == "process" and not program.spec.is_bounded)
         self._reader = program.reader(isolation, status, inputs)
         self.status: WorkerStatus = self._reader.status
+        self._describe = partial(place_of, plan=program.node)
         self.times: Times | None = Times(memory.times[number % len(memory.times)])
 
     def run(self, unit: Unit) -> UnitResult:
@@ -76,7 +78,14 @@ class UnitRunner:
         status.is_poisoned = unit.is_poisoned
         place = unit.epoch, unit.index
         budget = RetryBudget(
-            header, unit.generation, self._timeout_s, place, self._program.room_nbytes, self._reach == "thread"
+            header,
+            unit.generation,
+            self._timeout_s,
+            place,
+            self._program.room_nbytes,
+            self._reach == "thread",
+            status.read,
+            self._describe,
         )
         before: RetryBudget | None = None
         rows: Any = ()
