@@ -753,3 +753,35 @@ def test_a_long_line_is_looked_at_in_linear_time(tmp_path, monkeypatch):
     path = written(tmp_path / "a.jsonl", json.dumps({"x": "a" * size}), '{"x": "b"}')
     assert [len(each["x"]) for each in ps.from_jsonl(path)] == [size, 1]
     assert sum(seen) < 6 * size
+
+
+@pytest.mark.parametrize("index", ["columns", "lines"])
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_a_number_that_its_dtype_cannot_hold_is_an_error_and_text_leads_to_it(tmp_path, monkeypatch, kind, index):
+    monkeypatch.setattr("penstock.formats.rowtext.LEAST_NBYTES", 0)
+    path, values = tmp_path / f"a.{kind}", ["1.5", "1e40", "-70000"]
+    if kind == "csv":
+        path.write_text("\n".join(["x", *values]))
+    else:
+        path.write_text("\n".join(f'{{"x": {value}}}' for value in values))
+    read = functools.partial(ps.from_csv if kind == "csv" else ps.from_jsonl, path, index=index)
+    assert [each["x"] for each in read()] == [1.5, 1e40, -70000]
+    with pytest.raises(ps.SourceError, match=r"line [23] .*does not fit .*1e\+40 would become inf.*\"float64\""):
+        list(read(dtypes={"x": "float32"}))
+    with pytest.raises(ps.SourceError, match=r"would become -?inf"):
+        list(read(dtypes={"x": "float16"}))
+    assert [str(each["x"]) for each in read(dtypes={"x": "U"})][::2] == [values[0], values[2]]
+
+
+@pytest.mark.parametrize("value", ["1e400", "-1e999", "9" * 400])
+def test_a_number_beyond_float64_is_an_error_and_infinity_is_none(tmp_path, value):
+    (tmp_path / "a.csv").write_text(f"x,y\n1.5,1\ninf,2\n-Infinity,3\n{value},4\n")
+    ds = ps.from_csv(tmp_path / "a.csv", dtypes={"x": "float64"})
+    assert [each["x"] for each in ds.take(3)] == [1.5, float("inf"), float("-inf")]
+    with pytest.raises(ps.SourceError, match=r"a\.csv line 5 does not fit .* would become .*inf"):
+        ds[3]
+    assert ps.from_csv(tmp_path / "a.csv", dtypes={"x": "U"})[3]["x"] == value
+    if "e" in value:
+        (tmp_path / "a.jsonl").write_text(f'{{"x": 1.5}}\n{{"x": {value}}}\n')
+        with pytest.raises(ps.SourceError, match=r"a\.jsonl line 2 "):
+            list(ps.from_jsonl(tmp_path / "a.jsonl", dtypes={"x": "float64"}))

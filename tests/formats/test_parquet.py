@@ -879,7 +879,7 @@ def test_a_dtype_is_refused_at_once_or_can_be_read(tmp_path, name, kind):
         if words:
             assert re.match(
                 r"SpecError: .*column 'x' .*is .*(no value can be read as|is no array of)|"
-                r"SourceError: .* row 0 cannot be read: .*(Failed to parse|would lose data)",
+                r"SourceError: .* row 0 cannot be read: .*(Failed to parse|would lose data|would become)",
                 words,
             )
             continue
@@ -1210,3 +1210,116 @@ def test_row_and_column_of_a_null_are_named_in_any_piece(tmp_path, monkeypatch):
         ds = dataset(saved(tmp_path / "a.parquet", pa.table({"y": range(4), "x": values}), 4))
         with pytest.raises(ps.SourceError, match=r"row group 0 row 3 has no value in column 'x'"):
             ds[0]
+
+
+INF, NAN = float("inf"), float("nan")
+FAR = [dt.datetime(9999, 12, 31, 23, 59, 59), dt.datetime(2021, 6, 9, 3, 2, 37), dt.datetime(1000, 1, 1)]
+BEYOND = {
+    "float64 as float32": (pa.array([1.1, INF, NAN, 1e40]), "float32", [1.1, INF, NAN]),
+    "float64 as float16": (pa.array([1.0, -INF, NAN, -70000.0]), "float16", [1.0, -INF, NAN]),
+    "int64 as float16": (pa.array([65504, -5, 0, 70000]), "float16", [65504, -5, 0]),
+    "int64 as float32": (pa.array([2**24 + 1, 2**62, 0]), "float32", [2**24, 2**62, 0]),
+    "uint64 as int64": (pa.array([5, 2**63 - 1, 0, 2**63], pa.uint64()), "int64", [5, 2**63 - 1, 0]),
+    "int64 as uint8": (pa.array([5, 255, 0, 256]), "uint8", [5, 255, 0]),
+    "int64 as bool": (pa.array([0, 1, 0, 2]), "bool", [False, True, False]),
+    "float64 as int64": (pa.array([0.0, -1.0, 2.0, 2.5]), "int64", [0, -1, 2]),
+    "decimals as float32": (
+        pa.array([Decimal(1), Decimal("0.5"), Decimal(0), Decimal("1e60")], pa.decimal256(76, 2)),
+        "float32",
+        [1, 0.5, 0],
+    ),
+    "decimals as integers": (pa.array([Decimal(1), Decimal(2), Decimal(0), Decimal("1e11")]), "int32", [1, 2, 0]),
+    "text as float32": (pa.array(["1.5", "inf", "-Infinity", "1e40"]), "float32", [1.5, INF, -INF]),
+    "lists": (pa.array([[1.0, INF], [], [2.0], [0.0, 1e40]]), "float32", [[1, INF], [], [2]]),
+    "pairs": (pa.array([[1, INF], [2, 2], [1e40, 0]], pa.list_(pa.float64(), 2)), "float32", [[1, INF], [2, 2]]),
+    "kinds": (pa.array([1.0, 2.0, 1.0, 1e40]).dictionary_encode(), "float32", [1, 2, 1]),
+    "times in ns": (pa.array([FAR[1], FAR[1], FAR[1], FAR[0]], pa.timestamp("us")), "M8[ns]", [FAR[1]] * 3),
+    "zoned times in ns": (
+        pa.array([FAR[1], FAR[1], FAR[1], FAR[2]], pa.timestamp("s", "UTC")),
+        "M8[ns]",
+        [FAR[1]] * 3,
+    ),
+    "days in ns": (pa.array([FAR[1], FAR[1], FAR[1], FAR[0]], pa.date32()), "M8[ns]", [dt.datetime(2021, 6, 9)] * 3),
+    "days of ms in ns": (pa.array([FAR[1], FAR[1], FAR[2]], pa.date64()), "M8[ns]", [dt.datetime(2021, 6, 9)] * 2),
+    "times in s": (pa.array([0, 10**6, 1], pa.timestamp("us")), "M8[s]", [0, 1]),
+    "times as days": (pa.array([0, 86_400, 86_399], pa.timestamp("s")), "M8[D]", [0, 1]),
+    "durations in ns": (pa.array([0, 1, 2**40], pa.duration("s")), "m8[ns]", [0, 10**9]),
+    "durations in s": (pa.array([0, 3000, 1500], pa.duration("ms")), "m8[s]", [0, 3]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["a.arrow", "a.parquet"])
+@pytest.mark.parametrize("name", BEYOND)
+def test_a_number_that_its_dtype_cannot_hold_is_an_error_and_none_is_infinite(tmp_path, name, kind):
+    values, dtype, right = BEYOND[name]
+    for form in ("column", "field"):
+        column = values if form == "column" else pa.StructArray.from_arrays([values], ["f"])
+        path = saved(tmp_path / kind, pa.table({"x": column}), 100)
+        ds = dataset(path, dtypes={"x" if form == "column" else "x.f": dtype})
+        read = (lambda row: row["x"]) if form == "column" else (lambda row: row["x"]["f"])
+        unit = np.datetime_data(np.dtype(dtype))[0] if dtype[0] in "mM" else ""
+        last = len(right)
+        if name != "int64 as float32":
+            with pytest.raises(ps.SourceError, match=rf"row {last} cannot be read: its column 'x.*' is .*does not fit"):
+                ds[0]  # all rows of a group are cast together
+        ds = dataset(
+            saved(tmp_path / f"right {kind}", pa.table({"x": column.slice(0, last)})),
+            dtypes=dict(ds._node.data.dtypes.named),
+        )
+        for found, wanted in zip(map(read, ds), right, strict=True):
+            if unit:
+                wanted = np.dtype(dtype).type(wanted, unit)
+            np.testing.assert_array_equal(found, np.asarray(wanted).astype(dtype))
+
+
+@pytest.mark.parametrize("place", ["local", "remote"])
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_times_of_12_bytes_are_right_in_every_unit_or_an_error(tmp_path, place, is_nested):
+    values = pa.array(FAR, pa.timestamp("us"))
+    near = pa.array([f"2021-06-09T03:02:37.{digits:09}" for digits in (1, 2, 3)]).cast(pa.timestamp("ns"))
+    columns = {"t": values, "near": near, "name": pa.array(["a", "b", "c"]), "n": pa.array([1, 2, 3])}
+    if is_nested:
+        columns = {
+            name: pa.array([[each] for each in column], pa.list_(column.type)) for name, column in columns.items()
+        }
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table(columns), path, use_deprecated_int96_timestamps=True)
+    if place == "remote":
+        content = path.read_bytes()
+        path = f"memory://times/{is_nested}.parquet"
+        pytest.importorskip("fsspec").filesystem("memory").pipe(f"/times/{is_nested}.parquet", content)
+    with pytest.raises(
+        ps.SourceError, match=r"row 0 .*'t' .* out of bounds .*Name another .*dtypes=\{'t': \"M8\[us\]\""
+    ):
+        ps.from_parquet(path)[0]
+    for dtype in ("M8[us]", "M8[s]"):
+        found = [np.ravel(each["t"])[0] for each in ps.from_parquet(path, dtypes={"t": dtype})]
+        assert found == [np.datetime64(each, "us").astype(dtype) for each in FAR]
+    found = [np.ravel(each["t"])[0] for each in ps.from_parquet(path, dtypes={"t": "U"})]
+    assert [each[:19] for each in found] == [str(each) for each in FAR]
+    for rows in (
+        list(ps.from_parquet(path, columns=["near", "n"])),
+        list(ps.from_parquet(path, dtypes={"t": "M8[us]"})),
+    ):
+        assert [str(np.ravel(each["near"])[0])[-9:] for each in rows] == ["000000001", "000000002", "000000003"]
+
+
+def test_times_of_12_bytes_have_the_unit_that_their_file_needs(tmp_path):
+    near = pa.array(["2021-06-09T03:02:37.000000001"]).cast(pa.timestamp("ns"))
+    pq.write_table(pa.table({"t": near}), tmp_path / "0.parquet", use_deprecated_int96_timestamps=True)
+    far = pa.table({"t": pa.array(FAR[:1], pa.timestamp("us"))})
+    pq.write_table(far, tmp_path / "1.parquet", use_deprecated_int96_timestamps=True)
+    ds = ps.from_parquet([tmp_path / "0.parquet", tmp_path / "1.parquet"])  # each has its own unit
+    assert str(ds[0]["t"]) == "2021-06-09T03:02:37.000000001"
+    with pytest.raises(ps.SourceError, match=r"1\.parquet row group 0 row 0 .* out of bounds"):
+        ds[1]
+
+
+def test_what_stands_in_for_nulls_does_not_become_infinite_or_another_time(tmp_path):
+    columns = {"x": pa.array([None], pa.float32()), "t": pa.array([None], pa.timestamp("ns"))}
+    path = saved(tmp_path / "a.parquet", pa.table(columns))
+    for name, fill in (("x", 1e40), ("t", np.datetime64("9999-12-31"))):
+        with pytest.raises(ps.SpecError, match=rf"column '{name}' is .* which cannot hold"):
+            ps.from_parquet(path, fill_null={name: fill})
+    (found,) = ps.from_parquet(path, fill_null={"x": INF, "t": np.datetime64("2021-06-09")})
+    assert (found["x"], found["t"]) == (INF, np.datetime64("2021-06-09", "ns"))

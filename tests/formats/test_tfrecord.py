@@ -447,6 +447,11 @@ def test_wrong_paths_are_refused(paths, error, text):
         ),
         ({"features": SPEC, "defaults": {"lable": 1}}, ps.ArgumentError, r"'lable', which is not among the features"),
         ({"features": SPEC, "defaults": {"label": "a"}}, ps.ArgumentError, r"is another kind"),
+        (
+            {"features": SPEC, "defaults": {"x": 1e40}},
+            ps.ArgumentError,
+            r"has 1e\+40, which \(3,\) float32 cannot hold",
+        ),
         ({"features": SPEC, "defaults": {"x": [1, 2.0]}}, ps.ArgumentError, r"has shape \(2,\), and \(3,\) float32"),
     ],
 )

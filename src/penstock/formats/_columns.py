@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, NoReturn, Protocol, final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from penstock import native
@@ -29,6 +30,8 @@ MOST_PADDED_NBYTES: Final = 128 << 20
 """The largest array of text that is padding for the most part."""
 MAPPED_NBYTES: Final = 64 << 10
 """Columns of this size and more are memory mappings."""
+_WIDE: Final = {"f": "float64", "M": "M8[us]", "m": "m8[us]"}
+"""For errors, by the kind of a dtype, another one that holds more."""
 
 
 class RowError(Exception):
@@ -517,6 +520,8 @@ def conformed(values: Any, spec: ArraySpec, *, may_round: bool = False, unit: An
         values = values.view(pa.duration(of_day))
     if kinds.is_dictionary(values.type):
         values = values.dictionary_decode()
+    if isinstance(values.type, pa.BaseExtensionType):
+        values = values.storage
     ways = _ways(values.type, target, unit)
     is_safe = not (may_round and spec.dtype.kind == "f")
     try:
@@ -524,7 +529,9 @@ def conformed(values: Any, spec: ArraySpec, *, may_round: bool = False, unit: An
     except pa.ArrowException as error:
         row = _first_unfit(values, ways, is_safe)
         words = str(error).strip().partition("\n")[0].rstrip(".")
-        cure = f'Name another dtype, such as dtypes={{{name!r}: "U"}} for text.'
+        wide = _WIDE.get(spec.dtype.kind, "int64")
+        other = "" if np.dtype(wide) == spec.dtype else f'dtypes={{{name!r}: "{wide}"}}, or '
+        cure = f'Name another dtype, such as {other}dtypes={{{name!r}: "U"}} for text.'
         if spec.dtype.kind == "f" and not may_round:
             cure = (
                 f'Say that it may be rounded: dtypes={{{name!r}: "{spec.dtype}"}}; or read the column as text: '
@@ -561,8 +568,43 @@ def _ways(kind: Any, target: Any, unit: Any) -> list[Any]:
 def _cast(values: Any, ways: list[Any], is_safe: bool) -> Any:
     """Casts to one type after the other."""
     for kind in ways:
-        values = values.cast(kind, safe=is_safe or kind is not ways[-1])
+        made = values.cast(kind, safe=is_safe or kind is not ways[-1])
+        require_held(values, made)
+        values = made
     return values
+
+
+def require_held(values: Any, made: Any) -> None:
+    """Refuses values that Arrow has cast to others: to infinity, to a day without its time, to a truth value.
+
+    Args:
+        values: An array.
+        made: What it was cast to.
+
+    Raises:
+        ArrowInvalid: A value is not what it was.
+    """
+    while is_list(made.type) and is_list(values.type):
+        values, made = values.flatten(), made.flatten()
+    if kinds.is_null(values.type):
+        return
+    if kinds.is_floating(made.type):
+        lost = pc.is_inf(made)
+        if not pc.any(lost).as_py():
+            return
+        if kinds.is_dictionary(values.type):
+            values = values.dictionary_decode()
+        if kinds.is_floating(values.type):
+            lost = pc.and_(lost, pc.is_finite(values))
+        elif is_text(values.type):
+            lost = pc.and_not(lost, pc.match_substring_regex(values, r"(?i)^\s*[+-]?inf(inity)?\s*$"))
+    elif (kinds.is_boolean(made.type) or kinds.is_date32(made.type)) and not is_text(values.type):
+        lost = pc.not_equal(made.cast(values.type, safe=False), values)
+    else:
+        return
+    if pc.any(lost).as_py():
+        before, after = (str(each.filter(lost).slice(0, 1)).strip("[\n ]") for each in (values, made))
+        raise pa.ArrowInvalid(f"{before} would become {after}")
 
 
 def _first_unfit(values: Any, ways: list[Any], is_safe: bool) -> int:

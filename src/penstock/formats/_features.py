@@ -16,6 +16,7 @@ import numpy as np
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, SpecError, type_of
 from penstock.base._spec import ArraySpec, leaf_of
 from penstock.base._tree import Tree
+from penstock.plan._pad import holds
 
 MISSING, BYTES, FLOAT, INT64, MANY = 0, 1, 2, 3, 4
 """The kind of a feature in a record: the number of the field of `Feature`, or several byte strings."""
@@ -232,6 +233,8 @@ def _default(name: str, spec: ArraySpec, default: Any) -> bytes:
     array = np.asarray(default)
     if not np.can_cast(array.dtype, spec.dtype, "same_kind") and array.size:
         raise ArgumentError(f"defaults= of feature {name!r} is of {array.dtype}, and {spec} is another kind.")
+    if unfit := [value for value in array.flat if not holds(spec.dtype, value)]:
+        raise ArgumentError(f"defaults= of feature {name!r} has {unfit[0]}, which {spec} cannot hold.")
     array = array.astype(spec.dtype)
     try:
         if spec.max_shape is None:

@@ -178,7 +178,9 @@ def from_parquet(
         dtypes: Dtypes of columns, such as `{"price": "float64", "address.zip": "U"}`; of a list, that of its values.
             They are needed for decimals (as floats, integers or `"U"`, text) and for times of a day (as numbers,
             durations or text), which NumPy has no dtype for. Numbers of times and durations count the finest unit of
-            all files, such as microseconds since 1970.
+            all files, such as microseconds since 1970. Floats may be rounded. A value that the dtype cannot hold is an
+            error: a number that would be infinite, a time beyond the years of its unit, a day that would lose its time.
+            Times of 12 bytes, as Spark and Impala write them, are `M8[ns]`, which ends in 2262: name `"M8[us]"`.
         fill_null: What stands in for nulls: a value for all columns that can hold it, or a dict of one for each
             column, such as `{"age": -1, "address.city": ""}`. In lists it stands in for their values, and a list that
             is null becomes an empty one. None makes a null an error.

@@ -216,7 +216,9 @@ def read_group(
             kept = [paths[place] for place in shared]
             reader = stack.enter_context(opened_table("parquet", file, footer=footer, shared=kept))
         found: dict[int, AnyColumn] = {}
-        together = [[place for place in paths if place not in shared], shared]
+        schema = reader.metadata.schema
+        times = [place for place in paths if schema.column(numbers[leaves[place].origin]).physical_type == "INT96"]
+        together = [[place for place in paths if place not in (*shared, *times)], times, shared]
         for places in [[place] for place in paths] if file.is_local else filter(None, together):
             rows = max(1, count)
             if places[0] not in shared:
@@ -225,7 +227,12 @@ def read_group(
             texts = [place for place in places if place in most]
             row, step = 0, min(rows, FIRST_ROWS) if texts else rows
             names = [paths[place] for place in places]
-            for batch in reader.iter_batches(max(1, min(step, count)), [number], columns=names, use_threads=False):
+            wanted: dict[str, Any] = {"row_groups": [number], "columns": names, "use_threads": False}
+            batches = reader.iter_batches(max(1, min(step, count)), **wanted)
+            if places[0] in times:
+                coarse = stack.enter_context(opened_table("parquet", file, footer=footer, unit="us"))
+                batches = map(_times, batches, coarse.iter_batches(max(1, min(step, count)), **wanted))
+            for batch in batches:
                 if row + batch.num_rows > count:
                     raise _other_rows(file, number, row + batch.num_rows, count)
                 for place in places:
@@ -255,6 +262,30 @@ def read_group(
     if sum(sizes) >= PIECE_NBYTES:
         pa.default_memory_pool().release_unused()
     return [found[place] for place in range(len(leaves))]
+
+
+def _times(fine: Any, coarse: Any) -> Any:
+    """A batch of times of 12 bytes: in ns, or in µs if one is before 1677 or after 2262, which pyarrow makes others of.
+
+    Args:
+        fine: The times in ns.
+        coarse: The same in µs.
+
+    Raises:
+        ArrowInvalid: Neither unit holds all times of a column.
+    """
+    columns = []
+    for name, times, others in zip(fine.schema.names, fine.columns, coarse.columns, strict=True):
+        try:
+            others.cast(times.type)
+            columns.append(times)
+        except pa.ArrowInvalid:
+            if not others.cast(times.type, safe=False).equals(times):
+                raise pa.ArrowInvalid(
+                    f"column {name!r} has times beyond 1677 to 2262, and times with digits below µs, together"
+                ) from None
+            columns.append(others)
+    return pa.record_batch(columns, fine.schema.names)
 
 
 def _require_pages(file: File, number: int, made: Mapping[int, tuple[int, str]]) -> None:
@@ -383,6 +414,7 @@ def opened_table(
     shared: Sequence[str] = (),
     *,
     is_part: bool = False,
+    unit: str | None = None,
 ) -> Iterator[Any]:
     """Opens a file with pyarrow.
 
@@ -394,6 +426,7 @@ def opened_table(
         pool: The memory of Arrow's values.
         shared: The columns of Parquet whose text stays in dictionaries.
         is_part: Whether few pages of a row group are read, also from a server.
+        unit: The unit of times of 12 bytes; None for ns.
 
     Raises:
         SourceError: The file has changed, or pyarrow cannot read it. Also for errors of the body.
@@ -407,7 +440,7 @@ def opened_table(
             buffering: dict[str, Any] = {"pre_buffer": True}
             if file.is_local or is_part:
                 buffering = {"pre_buffer": False, "buffer_size": BUFFER_NBYTES}
-            buffering["read_dictionary"] = list(shared) or None
+            buffering |= {"read_dictionary": list(shared) or None, "coerce_int96_timestamp_unit": unit}
             with pq.ParquetFile(data, metadata=metadata, page_checksum_verification=True, **buffering) as reader:
                 yield reader
             return

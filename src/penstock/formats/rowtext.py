@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, NoReturn, final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 import pyarrow.types as kinds
@@ -21,7 +22,7 @@ from penstock.base._errors import ArgumentError, SourceError, SpecError
 from penstock.base._spec import Spec
 from penstock.base._units import size_text
 from penstock.formats import _leasttypes, _recordindex
-from penstock.formats._columns import RowError, column_of, is_list
+from penstock.formats._columns import RowError, column_of, is_list, require_held
 from penstock.formats._leasttypes import is_object, join, rounded, settled
 from penstock.formats._leaves import (
     Dtypes,
@@ -550,7 +551,12 @@ class OpenRowSource(RecordFilesReader):
             raise ValueError("it is no JSON object, which begins with { and ends with }")
         texts = self._source.texts
         try:
-            return form.parse(b"\n".join(rows), header, self._schema)
+            table = form.parse(b"\n".join(rows), header, self._schema)
+            for name in table.column_names if form.kind == "csv" else ():  # numbers too large are errors in JSON
+                if kinds.is_floating(table.schema.field(name).type) and pc.any(pc.is_inf(table[name])).as_py():
+                    texts_of = form.parse(b"\n".join(rows), header, pa.schema([(name, pa.string())]))
+                    require_held(texts_of[name], table[name])
+            return table
         except pa.ArrowException:
             if not texts:
                 raise
@@ -636,7 +642,7 @@ def _parsable(form: str, kind: Any) -> Any:
         return pa.struct([(part.name, _parsable(form, part.type)) for part in kind])
     if is_list(kind):
         return pa.list_(_parsable(form, kind.value_type))
-    if kinds.is_float16(kind):
+    if kinds.is_floating(kind):
         return pa.float64()
     # Of lists that hold nothing but null, pyarrow 26 makes an array that is not sound.
     return pa.int64() if form == "jsonl" and (kinds.is_duration(kind) or kinds.is_null(kind)) else kind
@@ -657,7 +663,9 @@ def _words(error: Exception) -> str:
 
 def _cure(kind: str, fault: str) -> str:
     """The remedy for a row that cannot be parsed, by pyarrow's words."""
-    if re.search(r"conversion error|Failed to convert|Column\(/.*changed from", fault):  # a value of another type
+    if re.search(
+        r"conversion error|Failed to convert|would become|Column\(/.*changed from", fault
+    ):  # a value of another type
         return 'Name another type, as with dtypes={"x": "float64"}, or "U" for text; or mend the line.'
     if re.search(r"Expected \d+ columns?, got", fault):
         return (

@@ -166,7 +166,7 @@ class Padding:
 
 
 def holds(dtype: np.dtype[Any], value: Any) -> bool:
-    """Whether a dtype can hold a value; integers and bools must hold it exactly."""
+    """Whether a dtype can hold a value: floats may round it, but not to infinity, and others hold it exactly."""
     if value is None:
         return True
     if dtype.kind in "biufc" and np.asarray(value).dtype.kind in "USmM":  # of which NumPy makes numbers
@@ -175,6 +175,11 @@ def holds(dtype: np.dtype[Any], value: Any) -> bool:
     try:
         with np.errstate(all="ignore"):
             held[...] = value
+            if dtype.kind in "fc":
+                return bool(np.isfinite(held)) or not np.isfinite(np.asarray(value, np.result_type(dtype, float)))
+            if dtype.kind in "mM":
+                given = np.asarray(value)
+                return given.dtype.kind not in "mM" or bool(np.isnat(given) or held.astype(given.dtype) == given)
     except (TypeError, ValueError, OverflowError):
         return False
     return dtype.kind not in "iub" or bool(held == value)
