@@ -16,7 +16,7 @@ AFFINE = np.array([[2, 0, 0, -5], [0, 3, 0, 6], [0, 0, 4, 7], [0, 0, 0, 1.0]])
 
 
 def save(path, array, *, kind=nibabel.Nifti1Image, slope=None, dtype=None):
-    image = kind(array, AFFINE)
+    image = kind(array, AFFINE, dtype=array.dtype)
     image.set_data_dtype(dtype or array.dtype)
     if slope:
         image.header.set_slope_inter(*slope)
@@ -76,6 +76,82 @@ def test_values_are_those_of_nibabel(scans):
     element = ps.from_nifti(scans[3], affine=True, header=True)[0]
     assert np.array_equal(element["affine"], AFFINE)
     assert element["header"]["dim"][1:4].tolist() == [7, 6, 4]
+
+
+LARGE = 614_454_277  # a label of the Allen atlas of the mouse
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "wanted", "fits"),
+    [
+        ("int32", LARGE, "float32", False),
+        ("uint32", LARGE, "float32", False),
+        ("int64", LARGE, "float32", False),
+        ("float64", LARGE, "float32", False),
+        ("int32", -LARGE, "float32", False),
+        ("int32", 1 << 25, "float32", True),
+        ("int32", LARGE, "float64", True),
+        ("int32", LARGE, None, True),
+        ("int64", (1 << 53) + 1, "float64", False),
+        ("int64", (1 << 53) + 1, None, True),
+        ("int64", LARGE, "int32", True),
+        ("int64", 1 << 40, "int32", False),
+        ("uint8", 200, "int8", False),
+        ("int16", 2049, "float16", False),
+        ("int16", 2048, "float16", True),
+        ("float64", 1e40, "float32", False),
+        ("float64", -1e40, "float32", False),
+        ("float64", 1e40, "float64", True),
+        ("float64", np.inf, "float32", True),
+        ("float64", np.nan, "float32", True),
+        ("float64", LARGE + 0.5, "float32", True),
+        ("float32", 70000, "float16", False),
+        ("complex128", 1e40 + 1j, "complex64", False),
+        ("complex128", 1 + 1j, "complex64", True),
+    ],
+)
+def test_values_come_as_they_are_or_are_an_error(tmp_path, dtype, value, wanted, fits):
+    labels = np.ones((4, 3, 2), dtype)
+    labels[2, 1, 1] = value
+    ds = ps.from_nifti(save(tmp_path / "a.nii", labels), dtype=wanted)
+    for read in (lambda: ds[0], lambda: ds.patches((4, 3, 2), axes=(1, 2, 3))[0]):
+        if not fits:
+            with pytest.raises(
+                ps.SpecError, match=r"a\.nii \(element 0\) has the value .*, which .* cannot hold\. .*=None"
+            ):
+                read()
+            continue
+        found = read()
+        assert found.dtype == (wanted or dtype)
+        want = labels.astype(found.dtype)
+        assert np.array_equal(found, want, equal_nan=True)
+    if value == LARGE:
+        assert ps.from_nifti(tmp_path / "a.nii", dtype=None).cast("float32")[0][2, 1, 1] == np.float32(LARGE)
+
+
+def test_labels_that_a_header_scales_are_not_rounded_either(tmp_path):
+    path = save(tmp_path / "a.nii", np.ones((4, 3, 2), "int16"))
+    content = bytearray(path.read_bytes())
+    content[112:120] = struct.pack("<2f", 2, (1 << 24) + 2)  # to 2**24 + 4
+    path.write_bytes(content)
+    assert ps.from_nifti(path)[0].max() == (1 << 24) + 4
+    content[112:120] = struct.pack("<2f", 1, 1 << 24)  # to 2**24 + 1
+    path.write_bytes(content)
+    with pytest.raises(ps.SpecError, match=r"has the value 16777217\.0, which float32 cannot hold"):
+        ps.from_nifti(path)[0]
+    assert ps.from_nifti(path, dtype=None)[0].max() == (1 << 24) + 1
+
+
+def test_files_of_several_orientations_are_said_once(scans, tmp_path, caplog):
+    ps.from_nifti(scans)
+    assert not caplog.text
+    nibabel.save(nibabel.Nifti1Image(VOLUMES[0], AFFINE * [[-1], [1], [1], [1]]), tmp_path / "left.nii")
+    ds = ps.from_nifti([*scans, tmp_path / "left.nii"])
+    list(ds)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("from_nifti(): the axes of volumes point to RAS in 5 (first in ")
+    assert "LAS in 1 (first in " in record.getMessage()
+    assert "nibabel.as_closest_canonical" in record.getMessage()
 
 
 def test_shapes_that_differ_are_none_in_the_spec(scans, tmp_path):

@@ -113,7 +113,10 @@ def from_nifti(
 
     An element is a volume, with the axes of the file and the values of nibabel's `get_fdata(dtype=...)`: scaled as the
     header says. Where shapes differ, their axes are None in `element_spec`. With `affine` or `header` it is a dict of
-    `"volume"` and these.
+    `"volume"` and these. The log has one line if the axes of files point to several sides of the body.
+
+    A value beyond the range of `dtype` is an error. Fractions are rounded; a volume of whole numbers, such as labels
+    above 2**24 in float32, is an error if one would change. `dtype=None` reads it, and `"float64"` most.
 
     Reads the headers of all files, in about a millisecond each. Random access: yes. Order: that of the given paths;
     the files of a pattern by name. `patches` directly after it, with the axis of files as the first, reads no more
@@ -135,7 +138,8 @@ def from_nifti(
         ArgumentTypeError: An item is no path, `dtype` is none, or `affine` or `header` is no bool.
         SourceError: A file is missing, no NIfTI file, or shorter than its header says. While reading: it is damaged, or
             has another shape than before. The message has the file.
-        SpecError: Volumes have different numbers of axes, or values do not fit `dtype`, such as colours.
+        SpecError: Volumes have different numbers of axes, or values do not fit `dtype`, such as colours, or, while
+            reading, large labels.
 
     Example:
         >>> import nibabel

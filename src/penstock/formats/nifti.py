@@ -1,8 +1,10 @@
 """Volumes in NIfTI files, by nibabel; parts of those that are not compressed are read plane by plane."""
 
 import itertools
+import logging
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final, final
 
@@ -10,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from nibabel.nifti1 import Nifti1Image, Nifti1Pair
 from nibabel.nifti2 import Nifti2Image, Nifti2Pair
+from nibabel.orientations import aff2axcodes
 from nibabel.volumeutils import apply_read_scaling
 
 from penstock.base._errors import ArgumentError, ArgumentTypeError, PenstockError, SourceError, SpecError
@@ -24,6 +27,8 @@ from penstock.sources._listing import FileList
 from penstock.sources._openfile import stamp
 from penstock.sources._wholefiles import found
 from penstock.sources.boxes import BoxSource
+
+_log = logging.getLogger("penstock")
 
 _KINDS: Final = (Nifti1Image, Nifti1Pair, Nifti2Image, Nifti2Pair)
 _MOST_EXPANSION: Final = 1040
@@ -65,6 +70,7 @@ def source(
                 "dataset of each kind."
             )
         _require_fit(path, image, wanted)
+    _log_orientations(images)
     sizes = [{image.shape[axis] for _, image in images} for axis in range(first.ndim)]
     shape = tuple(next(iter(each)) if len(each) == 1 else None for each in sizes)
     wanted = np.result_type(*{dtype_of(image) for _, image in images}) if wanted is None else wanted
@@ -73,6 +79,25 @@ def source(
     if header:
         fields["header"] = ArraySpec((), first.header.as_byteswapped("<").structarr.dtype)
     return NiftiSource(files, ArraySpec(shape, wanted), fields, packed)
+
+
+def _log_orientations(images: list[tuple[str, Any]]) -> None:
+    """Says that axes of files point to other sides of the body, which shapes and values do not show."""
+    first: dict[str, str] = {}
+    count: Counter[str] = Counter()
+    for path, image in images:
+        try:
+            codes = "".join(each or "?" for each in aff2axcodes(image.affine))
+        except np.linalg.LinAlgError:
+            codes = "???"
+        count[codes] += 1
+        first.setdefault(codes, path)
+    if len(first) > 1:
+        text = (
+            "from_nifti(): the axes of volumes point to %s. Each volume comes with the axes of its file. Files with "
+            "the same axes: nibabel.save(nibabel.as_closest_canonical(nibabel.load(path)), path)."
+        )
+        _log.warning(text, ", ".join(f"{each} in {n:,} (first in {first[each]})" for each, n in count.most_common()))
 
 
 def image_of(path: str) -> Any:
@@ -227,7 +252,8 @@ class OpenNifti:
                     values = _box(file.fileno(), data, box[1:])
             except (OSError, ValueError) as error:
                 raise self._fault(index, error) from error
-            found[row] = apply_read_scaling(values, np.float64(data.slope), np.float64(data.inter))
+            values = apply_read_scaling(values, np.float64(data.slope), np.float64(data.inter))
+            found[row] = self._fitted(index, values)
         return found
 
     def _image(self, index: int) -> Any:
@@ -265,9 +291,30 @@ class OpenNifti:
                 "fewer workers=, or leave it out."
             )
         try:
-            return np.array(image.dataobj, wanted, order="C")
+            values = np.asanyarray(image.dataobj)
         except Exception as error:  # what nibabel and gzip raise for damage has many types
             raise self._fault(index, error) from error
+        return self._fitted(index, values)
+
+    def _fitted(self, index: int, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The values in the wanted dtype.
+
+        Raises:
+            SpecError: One is beyond its range. Or all are whole numbers, such as labels, and one would be another.
+        """
+        wanted = self._source.volume.dtype
+        try:
+            with np.errstate(over="raise", invalid="ignore"):
+                found = values.astype(wanted, "C")
+            wrong = _first_other(values, found)
+        except FloatingPointError:
+            wrong = values.flat[np.argmax(np.where(np.isfinite(values), np.abs(values), 0))]
+        if wrong is not None:
+            raise SpecError(
+                f"{self._source.files[index]} (element {index}) has the value {wrong}, which {wanted} cannot hold. "
+                "from_nifti(dtype=None) takes the values as they are, and cast() rounds them."
+            )
+        return found
 
     def _fault(self, index: int, error: Exception) -> SourceError:
         return SourceError(
@@ -278,6 +325,24 @@ class OpenNifti:
     def close(self) -> None:
         """Forgets headers."""
         self._images.clear()
+
+
+def _first_other(values: npt.NDArray[Any], found: npt.NDArray[Any]) -> Any:
+    """The first whole number that is another one in `found`; None if there is none, or some values are fractions."""
+    kind, holds = values.dtype, found.dtype
+    if np.can_cast(kind, holds) and (kind.kind == holds.kind or kind.itemsize < holds.itemsize):
+        return None  # NumPy calls int64 to float64 safe, too
+    most = 2 ** (np.finfo(found.dtype).nmant + 1) if found.dtype.kind in "fc" else np.iinfo(found.dtype).max
+    if values.dtype.kind != "c" and -most <= np.fmin.reduce(values, None) and np.fmax.reduce(values, None) <= most:
+        return None
+    first = None
+    for plane, other in zip(np.moveaxis(values, -1, 0), np.moveaxis(found, -1, 0), strict=True):
+        if values.dtype.kind in "fc" and (plane != np.rint(plane)).any():
+            return None
+        with np.errstate(invalid="ignore"):
+            wrong = plane[(other.astype(values.dtype) != plane) | ((other < 0) != (plane < 0))]
+        first = wrong[0] if first is None and len(wrong) else first
+    return first
 
 
 def _box(descriptor: int, data: Any, box: tuple[slice, ...]) -> npt.NDArray[Any]:
