@@ -30,6 +30,7 @@ from penstock.plan._text import length_text
 from penstock.run._options import MOST_WORKERS
 from penstock.sources import arrays, files, generators, npy, remote_npy
 from penstock.sources._diskcache import DiskCache
+from penstock.sources._packed import log_packed
 from penstock.sources._remote import is_remote
 
 MOST_WEIGHT: Final = 1e300
@@ -140,6 +141,8 @@ def from_hdf5(
     """Makes a dataset of the rows of arrays in an HDF5 file.
 
     An element is a dict of a row of each array, by their paths in the file; with one name that is no list, the row.
+    Numbers come as the file has them; the log names those that netCDF packed (`scale_factor`, `_FillValue` and others),
+    which `from_xarray` decodes.
     Chunks with Blosc, Zstd and other filters that HDF5 lacks need the package `hdf5plugin`, which is then imported.
 
     Random access: yes. Order: that of the file. Memory: the rows that are read. Each process opens the file for itself.
@@ -201,12 +204,14 @@ def _array_source(leaf: Any, place: str) -> Source:
 
         if hdf5.is_dataset(leaf):
             arrays.require_rows(leaf, leaf, place, is_text=hdf5.is_text(leaf))
+            log_packed("from_arrays()", {f"{leaf.name} in {leaf.file.filename}": leaf.attrs})
             return hdf5.from_dataset(leaf)
     if "zarr" in sys.modules:
         from penstock.sources import zarr
 
         if zarr.is_array(leaf):
             arrays.require_rows(leaf, leaf, place, is_text=zarr.is_text(leaf))
+            log_packed("from_arrays()", {f"{leaf.path} in {leaf.store}": zarr.attributes_of(leaf)})
             return zarr.ZarrSource(leaf)
     array = arrays.as_array(as_values(leaf, f"from_arrays() at {place or 'the top'}"), place)
     return files.from_memmap(array) or arrays.ArraySource(array)

@@ -75,6 +75,26 @@ def test_names_that_do_not_fit_are_refused(store, names, error, text):
         ps.from_zarr(store, names)
 
 
+@pytest.mark.parametrize("version", [2, 3])
+def test_numbers_that_xarray_packed_are_said_once(tmp_path, version, caplog):
+    group = zarr.open_group(tmp_path / "a.zarr", mode="w", zarr_format=version)
+    fill = {"fill_value": -1} if version == 2 else {}
+    names = {"_ARRAY_DIMENSIONS": ["time"]} if version == 2 else {"_FillValue": -1}
+    group.create_array("t", data=np.arange(3, dtype="i2"), **fill).attrs.update(names | {"scale_factor": 0.1})
+    nan = {"_ARRAY_DIMENSIONS": ["time"]} if version == 2 else {"_FillValue": "AAAAAAAA+H8="}
+    group.create_array("f", data=np.ones(3), fill_value=np.nan).attrs.update(nan)
+    group.create_array("own", data=np.arange(3), fill_value=7)
+    list(ps.from_zarr(tmp_path / "a.zarr"))
+    ps.from_zarr(tmp_path / "a.zarr" / "t")
+    ps.from_arrays(group["t"])
+    ps.from_zarr(tmp_path / "a.zarr", ["f", "own"])
+    calls = ["from_zarr() gives", "from_zarr() gives", "from_arrays() gives"]
+    assert len(caplog.records) == 3
+    for record, call in zip(caplog.records, calls, strict=True):
+        assert record.getMessage().startswith(call)
+        assert "a.zarr, with scale_factor, _FillValue. from_xarray(" in record.getMessage().replace("/t,", ",")
+
+
 def test_arrays_that_are_not_named_are_not_opened(store):
     zarr.open_group(store).create_array("labels/bad", data=X)
     for path in (store / "labels" / "bad").glob("*arr*"):

@@ -385,6 +385,35 @@ def test_a_file_of_another_kind_is_named(tmp_path, content, text):
         ps.from_hdf5(tmp_path / "b.h5")
 
 
+PACKED = {
+    "scaled": (
+        {"scale_factor": [0.01], "add_offset": [280.0], "_FillValue": np.int16([-1])},
+        "scale_factor, add_offset, _F",
+    ),
+    "missing": ({"missing_value": -9999.0}, "missing_value"),
+    "unsigned": ({"_Unsigned": "true"}, "_Unsigned"),
+    "neutral": ({"scale_factor": 1.0, "add_offset": 0, "_FillValue": np.float32([np.nan]), "units": "K"}, None),
+    "several": ({"missing_value": [-1, -2]}, "missing_value"),
+}
+
+
+@pytest.mark.parametrize(("attributes", "text"), PACKED.values(), ids=list(PACKED))
+def test_numbers_that_netcdf_packed_are_said_once(tmp_path, attributes, text, caplog):
+    with h5py.File(tmp_path / "a.nc", "w") as file:
+        file["t"], file["other"] = np.arange(3, dtype="i2"), np.arange(3)
+        file["t"].attrs.update(attributes)
+    list(ps.from_hdf5(tmp_path / "a.nc").batch(2))
+    with h5py.File(tmp_path / "a.nc") as file:
+        ps.from_arrays({"t": file["t"], "other": file["other"]})
+    ps.from_hdf5(tmp_path / "a.nc", "other")
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == (0 if text is None else 2)
+    for line, call in zip(said, ("from_hdf5()", "from_arrays()"), strict=False):
+        assert line.startswith(f"{call} gives numbers as the file has them, of ")
+        assert f"a.nc, with {text}" in line
+        assert line.endswith("from_xarray(xarray.open_dataset(path), dim) decodes these attributes.")
+
+
 # Other files that a file names.
 
 

@@ -11,9 +11,10 @@ from zarr.storage import LocalStore, ZipStore
 from penstock.base._errors import ArgumentError, ArgumentTypeError, PenstockError, SourceError, home_cure, no_path
 from penstock.base._files import is_folder, require_file
 from penstock.base._tree import Tree
+from penstock.sources._packed import log_packed
 from penstock.sources._remote import is_remote
 from penstock.sources.arrays import require_rows
-from penstock.sources.zarr import ZarrSource, is_array, is_text
+from penstock.sources.zarr import ZarrSource, attributes_of, is_array, is_text
 
 
 def selected(path: Any, names: str | Iterable[str] | None, storage_options: dict[str, Any] | None) -> Tree:
@@ -28,11 +29,12 @@ def selected(path: Any, names: str | Iterable[str] | None, storage_options: dict
     if isinstance(store, zarr.Array):
         if names is not None:
             raise ArgumentError(f"from_zarr(names=...) chooses arrays of a group, and {name} is one array.")
+        log_packed("from_zarr()", {name: attributes_of(store)})
         return source_of(store, name)
     wanted = list(_arrays(store, name)) if names is None else [names] if isinstance(names, str) else list(names)
     if not wanted and names is None:
         raise SourceError(f"{name} has no arrays.")
-    sources = {}
+    sources, attributes = {}, {}
     for each in wanted:
         if not isinstance(each, str):
             raise ArgumentTypeError(f"from_zarr(names=) has the paths of arrays in the store, as text, got {each!r}.")
@@ -50,12 +52,14 @@ def selected(path: Any, names: str | Iterable[str] | None, storage_options: dict
             fact = f"is a group, with {inner}" if inner else f"is no array in it; it has {found}"
             raise ArgumentError(f"from_zarr(): {name} was asked for {each!r}, which {fact}.")
         sources[each] = source_of(array, f"{name}/{key}")
+        attributes[f"{key} in {name}"] = attributes_of(array)
     if len({len(each) for each in sources.values()}) > 1:
         counts = ", ".join(f"{key!r}: {len(each):,}" for key, each in sources.items())
         raise ArgumentError(
             f"from_zarr() puts rows side by side, and the arrays of {name} have different numbers of them: {counts}. "
             "Name those of one length with names=[...]."
         )
+    log_packed("from_zarr()", attributes)
     return sources[names] if isinstance(names, str) else sources
 
 

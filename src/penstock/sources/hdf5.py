@@ -32,6 +32,7 @@ from penstock.base._spec import ArraySpec
 from penstock.memory._rows import Indices
 from penstock.sources._hdf5files import OtherFiles, arrays_in, require_inside
 from penstock.sources._openfile import stamp
+from penstock.sources._packed import log_packed
 from penstock.sources.arrays import NamedSource
 from penstock.sources.boxes import BoxSource, box_text
 from penstock.sources.npy import StridedFile
@@ -122,6 +123,7 @@ def selected(
             f"from_hdf5() puts rows side by side, and the arrays of {path} have different numbers of them: {counts}. "
             "Name those of one length with names=[...]."
         )
+    log_packed("from_hdf5()", {f"{name} in {path}": file[name].attrs for name in sources})
     return sources
 
 

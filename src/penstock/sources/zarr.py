@@ -179,6 +179,14 @@ def _has_empty_row(rows: npt.NDArray[Any], fill: Any) -> bool:
     return bool(is_fill.all(axis=tuple(range(1, rows.ndim))).any())
 
 
+def attributes_of(array: Any) -> dict[str, Any]:
+    """The attributes of an array. In version 2 xarray writes `_FillValue` as the fill value of the array."""
+    found = dict(array.attrs)
+    if array.metadata.zarr_format == 2 and "_ARRAY_DIMENSIONS" in found and array.fill_value is not None:
+        found["_FillValue"] = array.fill_value
+    return found
+
+
 def is_text(array: Any) -> bool:
     """Whether the values of an array are text of any size."""
     return bool(array.dtype.kind == "T")
