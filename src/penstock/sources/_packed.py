@@ -16,7 +16,7 @@ _PACKING: Final[Mapping[str, Any]] = {
     "missing_value": np.nan,
     "_Unsigned": None,
 }
-"""Attributes of the CF conventions and netCDF by which xarray changes numbers, each with the value that changes none."""
+"""Attributes of the CF conventions and netCDF by which xarray changes numbers, with the value that changes none."""
 
 
 def log_packed(call: str, arrays: Mapping[str, Mapping[str, Any]]) -> None:
