@@ -537,7 +537,8 @@ def mix(
         ArgumentTypeError: An item is no dataset, or weights are no list of numbers.
         ArgumentError: The numbers of weights and datasets differ, a weight or the temperature is not above zero;
             or weights by element do not begin with 0.
-        SpecError: When the spec is first needed: they differ.
+        SpecError: A dataset without elements has a turn; where that shows only while iterating, then. Or, when the spec
+            is first needed: they differ.
 
     Example:
         >>> mixed = penstock.mix([penstock.range(900), penstock.range(900)], [3, 1])
@@ -576,6 +577,7 @@ def mix(
 
 
 def _mixed(mix: Mix) -> Dataset:
+    mix.length  # noqa: B018  # refuses a dataset without elements
     caution_absent(mix)
     return Dataset(mix)
 

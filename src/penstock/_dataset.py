@@ -739,7 +739,8 @@ class Dataset(NoArray):
 
         Raises:
             ArgumentError: `count` is negative, or the dataset is endless already.
-            SpecError: While iterating: ten rounds in a row were empty.
+            SpecError: There is no count, and the dataset has no elements. Where that shows only while iterating, it
+                comes after ten empty rounds in a row.
 
         Example:
             >>> [int(x) for x in penstock.range(2).repeat(3)]
@@ -749,7 +750,9 @@ class Dataset(NoArray):
             count = integer("repeat", "count", count, most=None)
         if self._node.length is not None:
             self._require_finite("repeat", "It is endless already.")
-        return Dataset(Repeat(self._node, count))
+        made = Repeat(self._node, count)
+        made.length  # noqa: B018  # refuses an endless repeat of nothing
+        return Dataset(made)
 
     def take(self, n: int) -> "Dataset":
         """Keeps the first `n` elements, or all if there are fewer.

@@ -54,6 +54,40 @@ def test_a_far_element_after_many_changes_is_found_by_arithmetic() -> None:
     assert ds.length == math.inf
 
 
+NOTHING = (
+    r"dataset 1, .*, has no element\. A mix ends at the turn of an exhausted dataset, here after %s\. Leave it out"
+)
+
+
+def test_a_dataset_without_elements_that_has_a_turn_is_refused() -> None:
+    many, none = ps.range(1000), ps.range(1000)[np.zeros(1000, bool)]
+    for parts in ([many, none], [many.repeat(), none.shuffle(1)], [many.filter(bool), none]):
+        with pytest.raises(ps.SpecError, match=NOTHING % "1 element"):
+            ps.mix(parts, [9, 1])
+    with pytest.raises(ps.SpecError, match=NOTHING % "500 elements"):
+        ps.mix([many, none], {0: [1, 0], 500: [0, 1]})
+    # Its weight is too small for a turn.
+    assert len(ps.mix([many, none], [10**6, 1])) == 1000
+    assert len(ps.mix([many, many, none], {0: [1, 1, 0], 300: [1, 1, 1e-9]})) > 1990
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+def test_a_stream_without_elements_is_an_error_at_its_first_turn(executor) -> None:
+    for stream in (
+        ps.range(9).filter(lambda x: x > 9),
+        ps.from_generator(lambda: iter(()), element_spec=INT64),
+        ps.range(9).flat_map(lambda _: [], element_spec=INT64),
+    ):
+        mixed = ps.mix([ps.range(1000), stream], [9, 1])
+        assert mixed.length is None
+        with pytest.raises(ps.SpecError, match=NOTHING % "1 element"):
+            list(mixed)
+        with mixed.batch(1).loader(executor=executor) as loader, pytest.raises(ps.SpecError, match="has no element"):
+            list(loader)
+    # One that ends later ends the mix.
+    assert 0 < len(list(ps.mix([ps.range(1000), ps.range(9).filter(lambda x: x > 4)], [9, 1]))) < 100
+
+
 def test_a_mix_ends_where_an_exhausted_dataset_has_its_turn_in_any_stage() -> None:
     one, two = ps.from_arrays(np.zeros(100, int)), ps.from_arrays(np.ones(50, int))
     assert len(ps.mix([one, two], {0: [1, 1], 60: [0, 1]})) == 30 + 50

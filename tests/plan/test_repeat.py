@@ -52,7 +52,6 @@ def test_where_one_element_comes_from_is_what_is_said_of_many(count):
 
 def test_repeat_of_nothing_and_no_times_is_empty():
     assert values(ps.range(5).repeat(0)) == []
-    assert ps.range(0).repeat().length == 0
     assert values(ps.range(0).repeat(3)) == []
 
 
@@ -140,10 +139,41 @@ def test_a_counted_repeat_may_have_empty_rounds_and_ends_with_its_last(caplog):
     assert not caplog.records
 
 
-def test_an_empty_stream_that_says_so_is_repeated_without_an_error():
-    empty = ps.from_generator(lambda: iter(()), element_spec=ps.ArraySpec((), "int64"), length=0)
-    assert empty.repeat().length == 0
-    assert values(empty.repeat()) == []
+EMPTY = {
+    "index": lambda: ps.range(9)[np.zeros(9, bool)],
+    "map": lambda: ps.range(9)[np.zeros(9, bool)].shuffle(1).map(lambda x: x),
+    "take": lambda: ps.range(9).take(0),
+    "take of an endless one": lambda: ps.range(9).repeat().take(0),
+    "batch": lambda: ps.range(3).batch(8, drop_remainder=True),
+    "windows": lambda: ps.range(3).windows(8),
+    "zip": lambda: ps.zip((ps.range(0), ps.range(3).repeat())),
+    "a stream": lambda: ps.from_generator(lambda: iter(()), element_spec=ps.ArraySpec((), "int64"), length=0),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_an_endless_repeat_of_nothing_is_refused(name):
+    with pytest.raises(ps.SpecError, match=r"repeat\(\) gives elements without end, but .* has none"):
+        EMPTY[name]().repeat()
+    assert list(EMPTY[name]().repeat(3)) == []
+
+
+def test_an_endless_repeat_of_a_kept_stream_without_elements_is_an_error_before_and_after_it_was_read():
+    empty = ps.from_generator(lambda: iter(()), element_spec=ps.ArraySpec((), "int64")).cache(limit=999)
+    repeated = empty.repeat()
+    for _ in range(2):
+        with pytest.raises(ps.SpecError, match=r"found no element in 10 rounds|without end, but .* has none"):
+            next(iter(repeated))
+        assert values(empty) == []
+
+
+@pytest.mark.parametrize("parts", [np.zeros((3, 0)), np.zeros((3, 0, 2))], ids=["vectors", "matrices"])
+def test_endless_elements_without_parts_are_an_error(parts):
+    made = ps.from_generator(lambda: iter(parts), element_spec=ps.ArraySpec(parts.shape[1:], "float64"))
+    for ds in (ps.from_arrays(parts), made):
+        assert values(ds.unbatch()) == []
+        with pytest.raises(ps.SpecError, match=r"unbatch\(\) would look for a part for ever: elements are"):
+            next(iter(ds.repeat().unbatch()))
 
 
 def test_endless_dataset_is_one_endless_epoch():

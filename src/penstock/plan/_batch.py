@@ -1,6 +1,7 @@
 """Stacking elements into batches, and taking batches apart."""
 
 import itertools
+import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -253,6 +254,10 @@ class Unbatch(OneInput):
             raise SpecError(
                 f"unbatch() takes elements apart along their first axis, but here that is {spec}: every "
                 "leaf needs a first axis, and all the same."
+            )
+        if sizes == {0} and self.source.length == math.inf:
+            raise SpecError(
+                f"unbatch() would look for a part for ever: elements are {spec}, without rows, and endless."
             )
         if self.source.access == "stream":
             return max(sizes, default=0), 0  # parts are taken as they come, short or not

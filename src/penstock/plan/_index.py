@@ -295,8 +295,13 @@ class Repeat(Reorder, OneInput):
     @cached_property
     def length(self) -> Length:
         """The input's times the count. Endless also for an input of unknown length, which `sequence` holds to it."""
+        if self.count is None and self.source.length == 0:
+            raise SpecError(
+                f"{self.label} gives elements without end, but {located(self.source)} has none. Let it keep some "
+                "elements, or say how often: repeat(count) may be empty."
+            )
         if self.count is None:
-            return math.inf if self.source.length != 0 else 0
+            return math.inf
         return None if self.source.length is None else self.source.length * self.count
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:

@@ -9,11 +9,13 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from penstock.base._errors import SpecError
 from penstock.base._random import permute
 from penstock.memory._rows import Indices, distinct
 from penstock.plan._combine import Dealt
-from penstock.plan._node import POSITION_LIMIT, Elements, Length
+from penstock.plan._node import POSITION_LIMIT, Elements, Length, located
 from penstock.plan._reader import Reader
+from penstock.plan._text import length_text
 
 BLOCK_LENGTH: Final = 1024
 """The number of elements in which each input has exactly its share (by largest remainder)."""
@@ -92,10 +94,19 @@ class Mix(Dealt):
     def length(self) -> Length:
         """The position at which an exhausted input has its turn."""
         lengths = [node.length for node in self.sources]
+        for number, each in enumerate(lengths):
+            if each == 0 and (first := self.position(number, 0)) < POSITION_LIMIT:
+                raise self._nothing(number, first)
         if None in lengths:
             return None
         ends = [self.position(number, int(each)) for number, each in enumerate(lengths) if isinstance(each, int)]
         return min((end for end in ends if end < POSITION_LIMIT), default=math.inf)
+
+    def _nothing(self, number: int, position: int) -> SpecError:
+        return SpecError(
+            f"{self.label}: dataset {number}, {located(self.sources[number])}, has no element. A mix ends at the turn "
+            f"of an exhausted dataset, here after {length_text(position)}. Leave it out, or let it keep some elements."
+        )
 
     def position(self, number: int, index: int) -> int:
         """Looks it up in its block. `POSITION_LIMIT` if its turn never comes."""
@@ -143,9 +154,12 @@ class Mix(Dealt):
             for number in itertools.count():
                 if self._block_length(stage, number) <= 0:
                     break
-                for source in self._dealt(stage, number)[0].tolist():
+                dealt, before, given = self._dealt(stage, number)
+                for place, source in enumerate(dealt.tolist()):
                     leaves = next(inputs[source], None)
                     if leaves is None:
+                        if before[place] + given[source] == 0:
+                            raise self._nothing(source, self.position(source, 0))
                         return
                     yield leaves
 

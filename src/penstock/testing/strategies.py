@@ -816,6 +816,10 @@ def dealt_in_cycles(lists: list[list[Tree]], cycle: int | None = None, block: in
 
 def _mix(draw: st.DrawFn, p: Plan) -> Plan | None:
     hands, seed = [p, _part(draw, p)], draw(st.integers(0, 3))
+    # A mix refuses an input without elements, and a filter of random data may leave none in some epoch.
+    varies = p.dataset.length is None and (p.depth or p.dataset._node.randomness.reorders)
+    if varies or not all(hand.elements(0) for hand in hands):
+        return None
     some = st.tuples(st.integers(0, 3), st.integers(1, 3))
     starts = draw(st.lists(st.integers(1, 12), max_size=2, unique=True))
     stages = {0: (1, draw(st.integers(1, 3)))} | {start: draw(some) for start in sorted(starts)}
