@@ -128,6 +128,8 @@ OPTIONAL = {
         "formats/_leaves.py",
         "formats/lance.py",
         "formats/mds.py",
+        "formats/_recordindex.py",
+        "formats/_folders.py",
         "formats/_tableread.py",
         "formats/parquet.py",
         "formats/rowtext.py",

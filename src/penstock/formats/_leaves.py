@@ -415,7 +415,7 @@ def log_differences(
         told = [f"{_some(names)} {'has' if len(names) == 1 else 'have'} {fact}" for fact, names in facts.items()]
         more = f"; and {len(told) - _MOST_TOLD} more differences" if len(told) > _MOST_TOLD else ""
         lacks = " A column that a file lacks is null." if any(fact.startswith("no column") for fact in facts) else ""
-        _log_once(f"{verb}(): files differ. {'; '.join(told[:_MOST_TOLD])}{more}.{lacks}", files)
+        log_once(f"{verb}(): files differ. {'; '.join(told[:_MOST_TOLD])}{more}.{lacks}", files)
 
 
 def _named(kind: Any) -> str:
@@ -436,7 +436,8 @@ def _some(names: Sequence[str]) -> str:
 
 
 @lru_cache(64)
-def _log_once(text: str, _: Sequence[File]) -> None:
+def log_once(text: str, _: Sequence[File]) -> None:
+    """Logs a warning about files, once in a process."""
     _log.warning("%s", text)
 
 

@@ -163,6 +163,9 @@ def from_parquet(
     The types are the least that hold the columns of all files, as float64 holds int64; a column that a file lacks is
     null there. The log has one line about files that differ. Nothing else is cast, except by `dtypes`.
 
+    Folders named `label=3` in the path of a file are columns too, as Hive, Spark and pyarrow write them: int32, or text
+    if a value is no integer. A column in the file counts more than a folder of its name.
+
     The call reads the footers of all files. A row group is the smallest unit of decoding. Up to 128 MiB of decoded row
     groups are kept, so smaller data are decoded once, in any order. A random order over larger data decodes many row
     groups for every batch. So shuffle within a window of a few row groups (`shuffle(window=...)`), or `materialize`

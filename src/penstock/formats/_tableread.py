@@ -19,6 +19,7 @@ from penstock.base._errors import PenstockError, SourceError
 from penstock.base._units import size_text
 from penstock.formats._arrowsizes import RecordBatch
 from penstock.formats._columns import Column, Ragged, RowError, is_list, is_viewed, require_valid
+from penstock.formats._folders import Folders, with_folders
 from penstock.formats._leaves import (
     Leaf,
     chosen,
@@ -133,13 +134,16 @@ def _require_sound(kind: Any) -> None:
         _require_sound(kind.field(number).type)
 
 
-def first_batch(file: File, leaves: Sequence[Leaf], told: Sequence[RecordBatch]) -> tuple[bool, float]:
+def first_batch(
+    file: File, leaves: Sequence[Leaf], told: Sequence[RecordBatch], folders: Folders
+) -> tuple[bool, float]:
     """Reads the first record batch of a file, to learn the costs of all.
 
     Args:
         file: The file.
         leaves: The leaves.
         told: What its headers say of its record batches; empty if it is remote.
+        folders: The columns that its folders hold.
 
     Returns:
         Whether batches are viewed in a mapped file, because it is local and not compressed; and the bytes of a row.
@@ -162,13 +166,18 @@ def first_batch(file: File, leaves: Sequence[Leaf], told: Sequence[RecordBatch])
             is_plain = leaf.fill is None and not leaf.masks and not fields and place >= 0
             is_view = is_plain and is_viewed(batch.field(place).type, leaf.spec)
             with suppress(RowError):  # a read reports it
-                (made,) = _decoded(reader, 0, file, [leaf], is_mapped=is_mapped)
+                (made,) = _decoded(reader, 0, file, [leaf], folders, is_mapped=is_mapped)
                 nbytes += made.nbytes if isinstance(made, Ragged) or not (is_mapped and is_view) else 0
         return is_mapped, nbytes / max(1, batch.num_rows)
 
 
 def read_group(
-    file: File, number: int, leaves: Sequence[Leaf], footer: RemoteFooter | None, facts: Integers
+    file: File,
+    number: int,
+    leaves: Sequence[Leaf],
+    footer: RemoteFooter | None,
+    facts: Integers,
+    folders: Folders,
 ) -> list[AnyColumn]:
     """Decodes a row group, leaf by leaf and in pieces, because the work in progress takes memory too.
 
@@ -181,6 +190,7 @@ def read_group(
         leaves: The leaves.
         footer: The kept facts of a remote file.
         facts: See `_Groups.facts`.
+        folders: The columns that the folders of the file hold.
 
     Raises:
         SourceError: Text takes much more memory than the footer says, or there is another number of rows.
@@ -258,7 +268,7 @@ def read_group(
                 raise _other_rows(file, number, row, count)
         for place, leaf in enumerate(leaves):
             if place not in found:  # the file lacks it, or has no rows
-                found[place] = decoded(pa.record_batch([pa.nulls(count)], [""]), leaf)
+                found[place] = decoded(with_folders(pa.record_batch([pa.nulls(count)], [""]), folders), leaf)
     if sum(sizes) >= PIECE_NBYTES:
         pa.default_memory_pool().release_unused()
     return [found[place] for place in range(len(leaves))]
@@ -354,7 +364,9 @@ def _most_rows(probe: Any, number: int, path: str, nbytes: int) -> int:
     return WORK_NBYTES // max(1, pc.max(sizes).as_py() or 1)
 
 
-def _decoded(reader: Any, number: int, file: File, leaves: Sequence[Leaf], *, is_mapped: bool) -> list[AnyColumn]:
+def _decoded(
+    reader: Any, number: int, file: File, leaves: Sequence[Leaf], folders: Folders, *, is_mapped: bool
+) -> list[AnyColumn]:
     """Decodes a record batch. Of values of any size in a mapped file it takes the places.
 
     Raises:
@@ -368,6 +380,7 @@ def _decoded(reader: Any, number: int, file: File, leaves: Sequence[Leaf], *, is
             raise SourceError(
                 f"{file.url} is damaged: column {name!r} of record batch {number} is not what it should be. {error}"
             ) from error
+    batch = with_folders(batch, folders)
     found = [decoded(batch, leaf) for leaf in leaves]
     if is_mapped:
         found = [each.in_file(file, *reader.span) if isinstance(each, Ragged) else each for each in found]
@@ -375,12 +388,12 @@ def _decoded(reader: Any, number: int, file: File, leaves: Sequence[Leaf], *, is
 
 
 def read_batch(
-    file: File, number: int, leaves: Sequence[Leaf], footer: RemoteFooter | None, *, is_mapped: bool
+    file: File, number: int, leaves: Sequence[Leaf], footer: RemoteFooter | None, folders: Folders, *, is_mapped: bool
 ) -> list[AnyColumn]:
     """Reads a record batch. If it is mapped, no columns are selected: Arrow would copy the whole batch."""
     columns = () if is_mapped else tuple({leaf.origin[0]: None for leaf in leaves})
     with opened_table("arrow", file, columns, footer) as reader:
-        found = _decoded(reader, number, file, leaves, is_mapped=is_mapped)
+        found = _decoded(reader, number, file, leaves, folders, is_mapped=is_mapped)
     if not is_mapped:
         pa.default_memory_pool().release_unused()
     return found

@@ -18,8 +18,10 @@ import pyarrow as pa
 
 from penstock import native
 from penstock.base._errors import ArgumentError, SourceError, SpecError
+from penstock.base._printable import printable
 from penstock.formats._arrowsizes import RecordBatch, record_batches
 from penstock.formats._columns import RowError
+from penstock.formats._folders import Folders, folders_of
 from penstock.formats._leasttypes import least, plain
 from penstock.formats._leaves import (
     Dtypes,
@@ -101,8 +103,18 @@ class TableSource(Tabular, FilesSource):
 
     @cached_property
     def index(self) -> Sequence[Footer]:
-        """What the footers of the files say. It does not travel: a group is read with its own footer."""
-        return for_each(self.files, lambda file: read_facts(self.kind, file, self.columns))
+        """What the footers and folders of the files say. It does not travel: a group is read with its own footer."""
+        found = for_each(self.files, lambda file: read_facts(self.kind, file, self.columns))
+        for number, (facts, folders) in enumerate(zip(found, self.folders, strict=True)):
+            if more := {name: value.type for name, value in folders.items() if name not in facts.names}:
+                types = {name: kind for name, kind in more.items() if self.columns is None or name in self.columns}
+                found[number] = facts._replace(names=[*facts.names, *more], types=facts.types | types)
+        return found
+
+    @cached_property
+    def folders(self) -> Sequence[Folders]:
+        """The columns that the folders of each file hold."""
+        return folders_of(self.files)
 
     @cached_property
     def leaves(self) -> tuple[Leaf, ...]:
@@ -169,7 +181,7 @@ class TableSource(Tabular, FilesSource):
 
         if self.kind == "arrow":
             told = said(first) if first.is_local else []
-            is_mapped, row_nbytes = first_batch(first, leaves, told)
+            is_mapped, row_nbytes = first_batch(first, leaves, told, self.folders[0])
 
         def batches_of(file: File) -> list[tuple[int, int]]:
             """The rows of each record batch, and their bytes."""
@@ -256,11 +268,13 @@ class TableSource(Tabular, FilesSource):
         return None
 
     def describe_row(self, group: int, row: int) -> str:
-        """Names the file, the row group and the row in it."""
+        """Names the file, the row group and the row in it; files in folders that are columns may have one name."""
         if self.origin is not None:
             return self.origin.describe(int(self.bounds[group]) + row)
+        place = self.groups.files[group]
+        path = "/".join(printable(self.files[place].url).split("/")[-1 - len(self.folders[place]) :])
         name = "row group" if self.kind == "parquet" else "record batch"
-        return f"{self.files[self.groups.files[group]].name} {name} {self.groups.numbers[group]} row {row}"
+        return f"{path} {name} {self.groups.numbers[group]} row {row}"
 
     def arrays(self) -> Sequence[PartedArray] | None:
         """The columns, if their values have one size and the files are local. Servers need a worker that waits."""
@@ -433,12 +447,12 @@ class OpenTableSource:
         if self._decoded_count == WASTED_GROUPS and source.kind == "parquet":
             self._warn_of_waste()
         file, number = source.files[place], int(self._groups.numbers[group])
-        footer = None if file.is_local else self._footer(place)
+        footer, folders = None if file.is_local else self._footer(place), source.folders[place]
         try:
             if source.kind == "parquet":
-                columns = read_group(file, number, source.leaves, footer, self._groups.facts[group])
+                columns = read_group(file, number, source.leaves, footer, self._groups.facts[group], folders)
             else:
-                columns = read_batch(file, number, source.leaves, footer, is_mapped=self._groups.is_mapped)
+                columns = read_batch(file, number, source.leaves, footer, folders, is_mapped=self._groups.is_mapped)
         except RowError as error:
             raise error.at(source.describe_row(group, error.row)) from None
         nbytes = int(self._groups.nbytes[group])

@@ -23,6 +23,7 @@ from penstock.base._spec import Spec
 from penstock.base._units import size_text
 from penstock.formats import _leasttypes, _recordindex
 from penstock.formats._columns import RowError, column_of, is_list, require_held
+from penstock.formats._folders import folders_of
 from penstock.formats._leasttypes import is_object, join, rounded, settled
 from penstock.formats._leaves import (
     Dtypes,
@@ -33,6 +34,7 @@ from penstock.formats._leaves import (
     decoded,
     leaves_of,
     log_differences,
+    log_once,
     names_in,
     values_of,
 )
@@ -618,6 +620,12 @@ def source(
     keeps = index == "columns"
     made = RowSource(files, form, wanted, found, nulls, compressed(verb, compression), cache_dir, keeps)
     made.require_head()
+    if folder := next((each for folders in folders_of(files) for each in folders), None):
+        log_once(
+            f"{verb}(): files lie in folders such as {folder}=..., and elements have no column {folder!r}, as those of "
+            "from_parquet() have. Make a dataset of each folder, add the value in map(), and concatenate() them.",
+            files,
+        )
     return made
 
 

@@ -326,8 +326,8 @@ class FilesSource(Source):
         return self.files[0].name + f" and {more} more" * (more > 0)
 
     def __getstate__(self) -> dict[str, Any]:
-        # The index may be large. The receiving process reads it again from its file.
-        return {name: value for name, value in self.__dict__.items() if name != "index"}
+        # What is known of many files may be large. The receiving process reads or makes it again.
+        return {name: value for name, value in self.__dict__.items() if name not in ("index", "folders")}
 
 
 def bounds_of(counts: Iterable[int]) -> Integers:
