@@ -99,6 +99,7 @@ LARGE = 614_454_277  # a label of the Allen atlas of the mouse
         ("uint8", 200, "int8", False),
         ("int16", 2049, "float16", False),
         ("int16", 2048, "float16", True),
+        ("int64", -(2**63), "float16", False),
         ("float64", 1e40, "float32", False),
         ("float64", -1e40, "float32", False),
         ("float64", 1e40, "float64", True),

@@ -308,7 +308,7 @@ class OpenNifti:
                 found = values.astype(wanted, "C")
             wrong = _first_other(values, found)
         except FloatingPointError:
-            wrong = values.flat[np.argmax(np.where(np.isfinite(values), np.abs(values), 0))]
+            wrong = values.flat[np.argmax(np.where(np.isfinite(values), np.abs(values * 1.0), 0))]
         if wrong is not None:
             raise SpecError(
                 f"{self._source.files[index]} (element {index}) has the value {wrong}, which {wanted} cannot hold. "
