@@ -39,7 +39,7 @@ from penstock.base._errors import (
 from penstock.base._extensions import ADAPTERS, found
 from penstock.base._foreign_words import SOME
 from penstock.base._positions import require_order
-from penstock.base._retries import reading_with
+from penstock.base._retries import reading_alone
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tracebacks import shorten
 from penstock.base._tree import Structure, Tree
@@ -317,7 +317,7 @@ class Dataset(NoArray):
         except IndexError:
             reader = reader_of(self._node)
         try:
-            with reading_with(reader.budget):
+            with reading_alone(reader.budget):
                 return reader.element(0, index)
         except PenstockError as error:
             shorten(error)

@@ -143,6 +143,11 @@ def exchanged(given: RetryBudget | None) -> RetryBudget | None:
     return before
 
 
+def reading_alone(given: RetryBudget) -> contextlib.AbstractContextManager[None]:
+    """Sets the budget of the calling thread for some time, unless it runs a unit."""
+    return contextlib.nullcontext() if _own.budget else reading_with(given)
+
+
 @contextlib.contextmanager
 def reading_with(given: RetryBudget) -> Iterator[None]:
     """Sets the budget of the calling thread for some time."""
