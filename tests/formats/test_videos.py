@@ -1,7 +1,9 @@
 import contextlib
 import itertools
+import re
 import struct
 import threading
+from fractions import Fraction
 
 import av
 import numpy as np
@@ -15,22 +17,44 @@ HEIGHT, WIDTH, COUNT = 48, 64, 20
 KINDS = [
     ("mp4", "libx264"), ("mp4", "mpeg4"), ("mp4", "libx265"), ("mp4", "libsvtav1"), ("mov", "libx264"),
     ("mkv", "libx264"), ("webm", "libvpx-vp9"), ("ts", "libx264"), ("mpg", "mpeg2video"), ("avi", "mpeg4"),
-    ("flv", "libx264"),
+    ("flv", "libx264"), ("avi", "libx264"), ("avi", "mpeg2video"), ("mkv", "ffv1"), ("3gp", "h263"), ("asf", "wmv2"),
+    ("vob", "mpeg1video"),
 ]  # fmt: skip
 
+SIZES = {"h263": (96, 128)}
+"""Codecs that have few."""
+RATES = {"mpeg1video": 25}
 
-def written(path, count=COUNT, codec="libx264", size=(HEIGHT, WIDTH), gop=6, first=0, rate=10, **options):
-    """Writes a film in which each frame is unlike each other; with B-frames, if the codec has some."""
+
+def written(
+    path,
+    count=COUNT,
+    codec="libx264",
+    size=(HEIGHT, WIDTH),
+    gop=6,
+    first=0,
+    rate=10,
+    pix_fmt="yuv420p",
+    change=None,
+    **options,
+):
+    """Writes a film in which each frame is unlike each other; with B-frames, if the codec has some.
+
+    `change` is called with the number of each packet and the packet, before it is written.
+    """
     height, width = size
     picture = np.cumsum(np.random.default_rng(first).integers(0, 3, (height, width, 3)), 0).astype(np.uint8)
     with av.open(str(path), "w") as file:
-        stream = file.add_stream(codec, rate=rate, width=width, height=height, pix_fmt="yuv420p")
+        stream = file.add_stream(codec, rate=rate, width=width, height=height, pix_fmt=pix_fmt)
         stream.codec_context.gop_size = gop
         stream.options = {"threads": "1", "x265-params": "log-level=none", **options}
-        for number in range(count):
-            image = np.roll(picture, 3 * number, 0) + np.uint8(first + number)
-            file.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
-        file.mux(stream.encode())
+        images = (np.roll(picture, 3 * number, 0) + np.uint8(first + number) for number in range(count))
+        frames = (av.VideoFrame.from_ndarray(image, format="rgb24") for image in images)
+        packets = (packet for frame in itertools.chain(frames, [None]) for packet in stream.encode(frame))
+        for number, packet in enumerate(packets):
+            if change is not None:
+                change(number, packet)
+            file.mux(packet)
     return path
 
 
@@ -61,11 +85,12 @@ class TestVideos(SourceTests):
 
 @pytest.mark.parametrize(("ending", "codec"), KINDS)
 def test_a_frame_is_the_same_wherever_reading_begins(ending, codec, tmp_path):
-    path = written(tmp_path / f"a.{ending}", codec=codec)
+    size, rate = SIZES.get(codec, (HEIGHT, WIDTH)), RATES.get(codec, 10)
+    path = written(tmp_path / f"a.{ending}", codec=codec, size=size, rate=rate)
     frames, source = decoded(path), ps.from_videos(path)._node.data
     assert len(source) == len(frames) == COUNT
     for order in (np.arange(COUNT), np.arange(COUNT)[::-1], np.random.default_rng(1).integers(0, COUNT, 60)):
-        out = np.zeros((len(order), HEIGHT, WIDTH, 3), np.uint8)
+        out = np.zeros((len(order), *frames.shape[1:]), np.uint8)
         opened = source.selected(["frame"]).open()
         for begin in range(0, len(order), 7):
             some = slice(begin, min(begin + 7, len(order)))
@@ -98,6 +123,77 @@ def assert_reads_as_pyav(path):
 
 def test_frames_of_a_container_that_does_not_say_the_time_of_each_are_told_apart(tmp_path):
     assert_reads_as_pyav(written(tmp_path / "a.mpg", 40, "mpeg1video", (64, 96), gop=8, rate=25))
+
+
+def test_key_frames_of_a_container_that_are_none_change_no_frame(tmp_path):
+    def every(number, packet):
+        packet.is_keyframe = True
+
+    def some(number, packet):
+        packet.is_keyframe |= number % 4 == 2
+
+    def one(number, packet):
+        packet.is_keyframe |= number == 14
+
+    kinds = [("h263", "3gp"), ("mpeg4", "mov"), ("flv", "flv"), ("ffv1", "mp4"), ("libx264", "mp4")]
+    for (codec, ending), change in itertools.product(kinds, (every, some, one)):
+        path, size = tmp_path / f"{codec}-{change.__name__}.{ending}", SIZES.get(codec, (HEIGHT, WIDTH))
+        frames = assert_reads_as_pyav(written(path, 30, codec, size, change=change))
+        with ps.from_videos(path).shuffle(seed=1).batch(8).loader(executor="inline") as loader:
+            found = np.concatenate([batch["frame"] for batch in loader])
+        assert (found == frames[[int(i) for i in ps.range(30).shuffle(seed=1)]]).all()
+
+
+def test_a_film_whose_key_frames_are_all_claimed_is_decoded_at_once_for_later_batches(tmp_path, decodings):
+    def every(number, packet):
+        packet.is_keyframe = True
+
+    path = written(tmp_path / "a.3gp", 30, "h263", SIZES["h263"], change=every)
+    with ps.from_videos(path).shuffle(seed=1).batch(6).loader(executor="inline") as loader:
+        assert sum(len(batch["frame"]) for batch in loader) == 30
+    assert len(decodings) == 30
+
+
+def test_a_film_that_refreshes_a_part_of_each_frame_is_decoded_from_its_first_one(tmp_path):
+    params = {"x264-params": "intra-refresh=1:bframes=0:keyint=10:scenecut=0"}
+    for ending in ("mp4", "mkv", "ts"):
+        assert_reads_as_pyav(written(tmp_path / f"a.{ending}", 40, size=(144, 176), gop=10, **params))
+
+
+@pytest.mark.parametrize("ending", ["mp4", "mkv", "ts"])
+@pytest.mark.parametrize("codec", ["libx264", "mpeg4", "libx265"])
+def test_frames_whose_container_has_the_times_of_packets_are_counted(codec, ending, tmp_path):
+    def numbered(number, packet):
+        packet.pts = packet.dts = round(number / 10 / packet.time_base)
+
+    path = written(tmp_path / f"a.{ending}", 30, codec, bf="2", change=numbered)
+    assert_reads_as_pyav(path)
+    assert [float(e["time"]) for e in ps.from_videos(path)] == pytest.approx(np.arange(30) / 10)
+
+
+def test_frames_of_two_in_one_packet_of_an_avi_are_counted(tmp_path):
+    """As DivX packs them: a B-frame stands behind the frame that it needs, and an empty packet follows."""
+    path = tmp_path / "a.avi"
+    encoder = av.CodecContext.create("mpeg4", "w")
+    encoder.width, encoder.height, encoder.pix_fmt, encoder.time_base = WIDTH, HEIGHT, "yuv420p", Fraction(1, 10)
+    encoder.options = {"bf": "1", "b_strategy": "0", "sc_threshold": "1000000000", "threads": "1", "g": "12"}
+    packets = []
+    for number in range(30):
+        image = np.full((HEIGHT, WIDTH, 3), 8 * number, np.uint8)
+        packets += encoder.encode(av.VideoFrame.from_ndarray(image, format="rgb24"))
+    packets += encoder.encode()
+    contents = [bytes(packet).replace(b"Lavc62.28.102", b"DivX503b1393p") for packet in packets]
+    kinds = [content[content.index(b"\0\0\1\xb6") + 4] >> 6 for content in contents]  # 2 for B
+    with av.open(str(path), "w") as file:
+        stream = file.add_stream("mpeg4", rate=10, width=WIDTH, height=HEIGHT, pix_fmt="yuv420p")
+        for number, (content, kind) in enumerate(zip(contents, kinds, strict=True)):
+            follows = number + 1 < len(kinds) and kinds[number + 1] == 2
+            packet = av.Packet(b"\x7f" if kind == 2 else content + contents[number + 1] if follows else content)
+            packet.pts = packet.dts = number
+            packet.time_base, packet.stream, packet.is_keyframe = Fraction(1, 10), stream, kind == 0
+            file.mux(packet)
+    assert kinds.count(2) > 10
+    assert len(assert_reads_as_pyav(path)) == 30
 
 
 def test_numbers_of_a_palette_get_their_colours_after_a_seek(tmp_path):
@@ -194,6 +290,95 @@ def test_a_cover_before_the_pictures_is_passed_over(tmp_path):
     assert (ps.from_videos(tmp_path / "b.mp4")[3]["frame"] == decoded(path)[3]).all()
 
 
+def streams_of_two(path, order):
+    """Writes a small film of 2 frames and a larger one of 20 into one file, in an order."""
+    with av.open(str(path), "w") as file:
+        streams = {}
+        for kind in order:
+            size = (
+                {"width": WIDTH // 2, "height": HEIGHT // 2} if kind == "small" else {"width": WIDTH, "height": HEIGHT}
+            )
+            streams[kind] = file.add_stream("libx264", rate=10, pix_fmt="yuv420p", **size)
+            streams[kind].options = {"threads": "1"}
+        for kind, stream in streams.items():
+            for number in range(2 if kind == "small" else COUNT):
+                image = np.full((stream.height, stream.width, 3), 9 * number, np.uint8)
+                file.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+            file.mux(stream.encode())
+    return path
+
+
+@pytest.mark.parametrize("order", [("small", "large"), ("large", "small")])
+def test_of_several_streams_of_pictures_the_best_is_read_or_the_one_that_is_asked_for(order, tmp_path, caplog):
+    path = streams_of_two(tmp_path / "a.mkv", order)
+    number, other = order.index("large"), order.index("small")
+    ds = ps.from_videos([path, path])
+    assert (len(ds), ds[0]["frame"].shape) == (2 * COUNT, (HEIGHT, WIDTH, 3))
+    (record,) = caplog.records
+    assert f"2 streams of pictures, and from_videos() reads number {number}, which FFmpeg" in record.message
+    assert "2 of 2 files have several" in record.message
+    small, large = (ps.from_videos(path, stream=each) for each in (other, number))
+    assert [len(small), len(large), small[1]["frame"].shape] == [2, COUNT, (HEIGHT // 2, WIDTH // 2, 3)]
+    assert (large[COUNT - 1]["frame"] == ds[COUNT - 1]["frame"]).all()
+    assert len(caplog.records) == 1
+
+
+def test_a_stream_that_is_not_there_is_an_error(tmp_path):
+    path = written(tmp_path / "a.mp4", 3)
+    assert len(ps.from_videos(path, stream=0)) == 3
+    for number in (1, -1):
+        with pytest.raises(ps.ArgumentError, match=rf"a\.mp4 has 1 streams of pictures, .* no stream={number}"):
+            ps.from_videos(path, stream=number)
+    with pytest.raises(ps.ArgumentTypeError, match=r"stream is 'v', a str\. It is a number from 0 on"):
+        ps.from_videos(path, stream="v")
+
+
+def measured(path, codec, form, count=5):
+    """Writes a film of one channel of more than 8 bits. Returns its values."""
+    bits = int(re.findall(r"\d+", form)[0])
+    values = np.random.default_rng(0).integers(0, 2**bits, (count, HEIGHT, WIDTH + 6)).astype(np.uint16)
+    with av.open(str(path), "w") as file:
+        stream = file.add_stream(codec, rate=10, width=WIDTH + 6, height=HEIGHT, pix_fmt=form)
+        stream.options = {"x265-params": "lossless=1:log-level=none", "qp": "0"}
+        for each in values:
+            frame = av.VideoFrame(WIDTH + 6, HEIGHT, form)
+            rows = np.frombuffer(frame.planes[0], ">u2" if form.endswith("be") else "<u2").reshape(HEIGHT, -1)
+            rows[:, : WIDTH + 6] = each
+            file.mux(stream.encode(frame))
+        file.mux(stream.encode())
+    return values
+
+
+@pytest.mark.parametrize(
+    ("codec", "form", "ending"),
+    [
+        ("libx265", "gray10le", "mp4"), ("libx265", "gray12le", "mp4"), ("ffv1", "gray9le", "mkv"),
+        ("ffv1", "gray16le", "mkv"), ("png", "gray16be", "mov"),
+    ],
+)  # fmt: skip
+def test_films_of_one_channel_above_8_bits_have_the_values_of_the_file(codec, form, ending, tmp_path):
+    path = tmp_path / f"a.{ending}"
+    values, ds = measured(path, codec, form), ps.from_videos(path)
+    assert str(ds.element_spec["frame"]) == str(ps.ArraySpec((HEIGHT, WIDTH + 6, 1), np.uint16))
+    assert all((ds[number]["frame"][..., 0] == values[number]).all() for number in (4, 0, 2, 3, 1))
+    for executor in ("inline", "threads"):
+        with ds.shuffle(seed=1).batch(2).loader(executor=executor) as loader:
+            found = np.concatenate([batch["frame"] for batch in loader])
+        assert (found[..., 0] == values[[int(i) for i in ps.range(5).shuffle(seed=1)]]).all()
+    small = ps.from_videos(path, size=(HEIGHT // 3, (WIDTH + 6) * 2))[0]["frame"][..., 0]
+    assert (small == values[0][1::3].repeat(2, 1)).all()
+
+
+def test_colours_of_10_bits_become_8_and_stand_in_no_dataset_with_values(tmp_path):
+    other = tmp_path / "b.mkv"
+    for codec, form in (("libx265", "yuv420p10le"), ("ffv1", "yuv444p16le")):
+        path = written(tmp_path / "a.mkv", codec=codec, pix_fmt=form)
+        assert assert_reads_as_pyav(path).dtype == np.uint8
+    measured(other, "ffv1", "gray16le")
+    with pytest.raises(ps.ArgumentError, match=r"b\.mkv are gray16le, and those of .*a\.mkv colours\. Make a dataset"):
+        ps.from_videos([path, other], size=(8, 8))
+
+
 def test_frames_that_were_dropped_from_an_avi_do_not_make_it_cut_off(tmp_path):
     path = tmp_path / "a.avi"
     with av.open(str(path), "w") as file:
@@ -219,9 +404,9 @@ def test_clips_of_frames_stay_in_their_film_and_each_frame_of_a_batch_is_decoded
     ds = ps.from_videos(paths).windows(4, groups="video")
     assert len(ds) == 14
     made = []
-    whole = ps.formats.videos._Decoder._as_rgb
+    whole = ps.formats.videos._Decoder._values
     monkeypatch.setattr(
-        ps.formats.videos._Decoder, "_as_rgb", lambda self, *args: made.append(args[1]) or whole(self, *args)
+        ps.formats.videos._Decoder, "_values", lambda self, *args: made.append(args[1]) or whole(self, *args)
     )
     with ds.batch(7).loader(executor="inline") as loader:
         first, second = loader
@@ -290,11 +475,11 @@ def test_times_and_numbers_of_files_are_read_without_decoding(tmp_path, monkeypa
 def test_what_was_found_of_a_file_is_kept_and_made_anew_when_it_changes(tmp_path, monkeypatch):
     path = written(tmp_path / "a.mp4", 6)
     assert len(ps.from_videos(path)) == 6
-    frames_of = ps.formats.videos._frames_of
-    monkeypatch.setattr(ps.formats.videos, "_frames_of", None)
+    frames_of = ps.formats.videos.frames_of
+    monkeypatch.setattr(ps.formats.videos, "frames_of", None)
     assert len(ps.from_videos(path)) == 6
     written(tmp_path / "a.mp4", 9)
-    monkeypatch.setattr(ps.formats.videos, "_frames_of", frames_of)
+    monkeypatch.setattr(ps.formats.videos, "frames_of", frames_of)
     assert len(ps.from_videos(path)) == 9
 
 
@@ -392,18 +577,6 @@ def test_a_playlist_opens_no_other_file(tmp_path):
     for name in ("a.m3u8", "b.txt"):
         with pytest.raises(ps.SourceError, match="cannot be read as a film"):
             ps.from_videos(tmp_path / name)
-
-
-def test_frames_without_times_are_refused_with_the_cure(tmp_path):
-    with av.open(str(tmp_path / "a.avi"), "w") as file:
-        stream = file.add_stream("libx264", rate=10, width=WIDTH, height=HEIGHT, pix_fmt="yuv420p")
-        stream.options = {"threads": "1", "bf": "3"}
-        for number in range(12):
-            image = np.full((HEIGHT, WIDTH, 3), 9 * number, np.uint8)
-            file.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
-        file.mux(stream.encode())
-    with pytest.raises(ps.SourceError, match=r"a\.avi: frame \d+ does not say at which time it is shown.*ffmpeg -i"):
-        len(ps.from_videos(tmp_path / "a.avi"))
 
 
 def test_two_readers_of_one_film_do_not_disturb_each_other(tmp_path):

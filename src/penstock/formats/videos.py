@@ -1,20 +1,19 @@
 """Films: frames by index, from files of any number, decoded by PyAV (FFmpeg).
 
-A frame is named by its time in the file. The packets of a file, which are read once and not decoded, say which times
-there are and which frames can be decoded alone: the key frames. A frame is decoded from the last key frame before it.
-Not every container says the times of all packets, and then FFmpeg counts others after a seek than from the beginning.
-So the packets behind a seek are compared with those of the one whole reading. Where they differ, and where pictures are
-numbers of a palette, which is read at the beginning alone, a frame is decoded from the beginning.
+A frame is named by its time in the file, and is decoded from the last key frame before it; `_films.py` finds both.
+Some containers do not say the times of all packets, and then FFmpeg counts others after a seek than from the beginning.
+So the packets behind a seek are compared with those of the one whole reading. Some containers call packets key frames
+that are none, so the first frame behind a seek must be one. Where either fails, a frame is decoded from the beginning.
 
 Threads. Any number of threads may use an open source. A decoder belongs to the thread that took it.
 """
 
-import itertools
+import logging
 import math
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, NamedTuple, final
@@ -23,9 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock._dataset import Dataset
-from penstock.base._arguments import checked_size, needs
-from penstock.base._errors import ArgumentError, PenstockError, SourceError
+from penstock.base._arguments import as_int, checked_size, needs
+from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
 from penstock.base._spec import ArraySpec
+from penstock.formats._films import NO_SEEK, dtype_of, frames_of, head_of, is_end, mark_of, named, opened, version
 from penstock.memory._rows import Indices, positions_of
 from penstock.plan._order import Position, ReadOrder
 from penstock.plan._source import Read
@@ -36,10 +36,6 @@ from penstock.sources._diskcache import DiskCache
 from penstock.sources._kept import Arrays, kept
 from penstock.sources._openfile import File, FilesSource, bounds_of, by_part, for_each, placed
 
-_FORMATS: Final = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,flv,ogg,asf"
-"""Containers. Others, such as playlists, name files and addresses that FFmpeg would open."""
-_SAFE_FORMATS: Final = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm"
-"""Those that PyAV before 17 opens with options. Others, such as FLV, end the process."""
 _IDLE_NBYTES: Final = 64 << 20
 _IDLE_COUNTS: Final = (4, 128)
 """Decoders that wait for the next frames of their files: as many as fit into these bytes, between these numbers."""
@@ -48,16 +44,14 @@ _AHEAD_NBYTES: Final = 256 << 20
 _NO_ROWS: Final = np.empty(0, np.int64)
 _FRAMES_OF_DECODER: Final = 20
 """Frames that a decoder holds at most: 16 that others refer to, and those under way."""
-_MOST_PIXELS: Final = 1 << 26
-"""Of a frame. Its memory is taken when a film is opened: FFmpeg decodes the first for what no header says."""
-_UNKNOWN_COUNT: Final = 1 << 30
-"""The frames of an AVI that FFmpeg writes into a pipe."""
-_NO_SEEK: Final = np.iinfo(np.int64).min
-"""In place of the time of a key frame: decode from the beginning of the file."""
 _NAMES: Final = ("frame", "time", "video")
+_CODES: Final = 4096
+"""Values of a depth camera."""
 
 Path = str | os.PathLike[str]
-Frame = npt.NDArray[np.uint8]
+Frame = npt.NDArray[Any]
+
+_log = logging.getLogger("penstock")
 
 
 def from_videos(
@@ -67,6 +61,7 @@ def from_videos(
     cache_dir: Path | None = None,
     storage_options: dict[str, Any] | None = None,
     cache: DiskCache | None = None,
+    stream: int | None = None,
 ) -> Dataset:
     """Makes a dataset of the frames of films: MP4, MOV, Matroska, WebM and other containers, by PyAV.
 
@@ -74,8 +69,12 @@ def from_videos(
     says, from its first frame on; and `"video"`, the number of its file, int64. `windows` makes clips of frames:
     `ds.windows(16, stride=2, groups="video")`, none of which reaches into another file.
 
-    The call opens each file and reads its head. The first use reads each file once, without decoding it, to find its
-    frames; what is found is kept in a hidden file beside it, as for `from_tfrecord`.
+    Colours of more than 8 bits become 8 bits. Films with one channel of more than 8 bits (`gray10le`, `gray12le`,
+    `gray16be`) are measurements, such as depth, so a frame has the values of the file: uint16 of shape
+    `(height, width, 1)`, or float16 and float32 for `grayf16le` and `grayf32le`.
+
+    The call opens each file and reads its head. The first use reads each file once to find its frames, and decodes a
+    frame or two; what is found is kept in a hidden file beside it, as for `from_tfrecord`.
 
     Frames of a batch are read file by file, in order, and one that several elements share is decoded once. Before a
     frame lie those since the last key frame, which are decoded with it. So a loader decodes at once what its next
@@ -86,21 +85,29 @@ def from_videos(
     by side. Memory: 32 bytes a frame in each process; one decoder of some 20 frames for each worker, with 4 MiB of its
     file behind a URL; 64 MiB of others that wait, or four if they are larger; and 256 MiB of frames for later batches.
     A rotation that the file asks for is not applied. Frames before the first key frame that cannot be decoded, as in
-    parts of recordings, are left out. Those of MPEG program streams (`.mpg`, `.vob`) and those with a palette are
-    decoded from the beginning of the file each time; convert such films before: `ffmpeg -i a.mpg a.mp4`.
+    parts of recordings, are left out.
+
+    Some films are decoded from the beginning for each read at random: MPEG program streams (`.mpg`, `.vob`), those with
+    a palette, those whose file calls frames key frames that are none, and those whose file does not say when a frame is
+    shown, such as AVI with B-frames. The first use decodes films of the last kind once, to count their frames. Convert
+    such films before: `ffmpeg -i a.avi a.mp4`.
 
     PyAV before version 17, which LeRobot asks for, reads MP4, MOV, Matroska and WebM here, and no other container.
 
     Args:
         paths: A path, a pattern (`"train/*.mp4"`), a URL, or a list of these.
-        size: Height and width to scale frames to, bilinear. Needed if files have several sizes.
+        size: Height and width to scale frames to, bilinear; for measurements, the nearest value. Needed if files have
+            several sizes.
         cache_dir: Where to keep what was found of files; None for beside them.
         storage_options: See `from_tar`.
         cache: Keeps what is read from URLs on a local disk; see `DiskCache`.
+        stream: Which stream of pictures to read, from 0 on, as `ffmpeg -map 0:v:1` counts. None for the one that FFmpeg
+            finds best, which is no cover; if a file has several, the log says which one it is.
 
     Raises:
         ModuleNotFoundError: PyAV is missing (extra `video`).
-        ArgumentError: Files have several sizes and `size` is not given, or it is no size.
+        ArgumentError: Files have several sizes and `size` is not given, or it is no size. Some files have colours and
+            others measurements. A file has no such stream.
         SourceError: A file is missing, is no film, or damaged; while reading, a frame cannot be decoded. The message
             has the file, and the frame.
 
@@ -120,169 +127,54 @@ def from_videos(
         import av  # noqa: F401  # or each file would be called damaged
     files = _openfile.find("from_videos", paths, storage_options, cache)
     size = None if size is None else checked_size(size)
-    heads = list(for_each(files, _head))
-    if size is None:
-        for file, head in zip(files, heads, strict=True):
-            if head != heads[0]:
-                raise ArgumentError(
-                    f"Frames of {file.url} are {head[0]} by {head[1]}, and those of {files[0].url} {heads[0][0]} by "
-                    f"{heads[0][1]} pixels. Say to which height and width they are scaled: "
-                    "from_videos(..., size=(240, 320))."
-                )
-    folder = None if cache_dir is None else os.fspath(cache_dir)
-    return Dataset(SourceNode(VideoSource(files, *(size or heads[0]), size is not None, folder), "from_videos"))
-
-
-@contextmanager
-def _named(file: File, frame: int | None = None) -> Iterator[None]:
-    """Turns errors of FFmpeg into those of this library."""
-    import av
-
-    try:
-        yield
-    except PenstockError:
-        raise
-    except (av.FFmpegError, ValueError, IndexError, UnicodeDecodeError) as error:
-        what = "cannot be read as a film" if frame is None else f"is damaged: its frame {frame} cannot be decoded"
-        raise SourceError(
-            f"{file.url} {what}: {getattr(error, 'strerror', None) or error}. See what `ffprobe` says of it."
-        ) from error
-
-
-def _version() -> int:
-    """That of PyAV, of which the first number tells what it can do."""
-    import av
-
-    return int(av.__version__.partition(".")[0])
-
-
-@contextmanager
-def _opened(file: File, *, is_read_whole: bool = False, **options: str) -> Iterator[tuple[Any, Any]]:
-    """Opens a film: its container, and its first stream of pictures that is no cover."""
-    import av
-    from av.stream import Disposition
-
-    with file.stream() if is_read_whole else file.scan() as data:
-        # FFmpeg gets bytes and no name, and so opens no other file.
-        options |= {"format_whitelist": _SAFE_FORMATS if _version() < 17 else _FORMATS, "protocol_whitelist": "none"}
-        options |= (limits := {"max_pixels": str(_MOST_PIXELS)})
-        # Titles that are no text are no error, and from 19 on PyAV takes them of itself.
-        errors: Any = {"metadata_errors": "replace"} if _version() < 19 else {}
-        with av.open(data, options=options, **errors) as container:
-            films = (each for each in container.streams.video if not each.disposition & Disposition.attached_pic)
-            stream = next(films, None)
-            if stream is None:
-                kinds = sorted(
-                    {"a cover" if each.type == "video" else each.type or "data" for each in container.streams}
-                )
-                raise SourceError(
-                    f"{file.url} has no pictures, only streams of {', '.join(kinds)}. Sound: ffmpeg -i FILE new.flac "
-                    "makes what penstock.audio.decode reads."
-                )
-            if stream.codec_context is None:
-                raise SourceError(f"{file.url}: its pictures are of a kind that PyAV has no decoder for.")
-            stream.codec_context.options = limits
-            stream.codec_context.thread_count = 1
-            yield container, stream
-
-
-def _head(file: File) -> tuple[int, int]:
-    """The height and the width of the frames of a file."""
-    with _named(file), _opened(file) as (_, stream):
-        height, width = stream.codec_context.height, stream.codec_context.width
-        if not 0 < height * width <= _MOST_PIXELS:
-            size = f"are {height} by {width} pixels" if height * width else "have no size, or too large a one"
-            raise SourceError(
-                f"{file.url} says that its frames {size}. Between 1 and {_MOST_PIXELS:,} pixels are read."
+    if stream is not None and as_int(stream) is None:
+        raise ArgumentTypeError(f"stream is {stream!r:.80}, {type_of(stream)}. It is a number from 0 on.")
+    heads = list(for_each(files, lambda file: head_of(file, stream)))
+    first = heads[0]
+    for file, head in zip(files, heads, strict=True):
+        if head.form != first.form:
+            raise ArgumentError(
+                f"Frames of {file.url} are {head.form or 'colours'}, and those of {files[0].url} "
+                f"{first.form or 'colours'}. Make a dataset of each kind."
             )
-        return height, width
+        if size is None and (head.height, head.width) != (first.height, first.width):
+            raise ArgumentError(
+                f"Frames of {file.url} are {head.height} by {head.width}, and those of {files[0].url} {first.height} "
+                f"by {first.width} pixels. Say to which height and width they are scaled: "
+                "from_videos(..., size=(240, 320))."
+            )
+    if stream is None and (several := [place for place, head in enumerate(heads) if head.choices > 1]):
+        _log.warning(
+            "%s has %d streams of pictures, and from_videos() reads number %d, which FFmpeg finds best. %d of %d files "
+            "have several. Choose another: from_videos(..., stream=...).",
+            files[several[0]].url,
+            heads[several[0]].choices,
+            heads[several[0]].stream,
+            len(several),
+            len(files),
+        )
+    folder, streams = None if cache_dir is None else os.fspath(cache_dir), tuple(head.stream for head in heads)
+    height, width = size or (first.height, first.width)
+    source = VideoSource(files, streams, height, width, first.form, size is not None, folder)
+    return Dataset(SourceNode(source, "from_videos"))
 
 
-def _frames_of(file: File) -> Arrays:
-    """Finds the frames of a file.
+class Metres(NamedTuple):
+    """How values of 12 bits stand for metres, in steps of equal length or of equal ratio."""
 
-    Returns:
-        `times` in units of `base`, in order; for each the time to seek, and the place of its key frame; and the marks
-        of all packets, as they follow one another.
+    least: float
+    most: float
+    shift: float
+    """Metres that are added before the logarithm is taken."""
+    is_log: bool
 
-    Raises:
-        SourceError: It is damaged, or frames have no times.
-    """
-    times: list[int] = []
-    starts: list[tuple[int, int]] = []
-    marks: list[int] = []
-    with _named(file), _opened(file, is_read_whole=True) as (container, stream):
-        said, base, kind = stream.frames, stream.time_base, container.format.name
-        # AVI has no times: FFmpeg counts packets, which are in another order than frames.
-        is_untimed = kind == "avi" and stream.codec_context.has_b_frames
-        for packet in container.demux(stream):
-            if _is_end(packet):
-                continue
-            if packet.pts is None or packet.is_corrupt or is_untimed:
-                fault = "is damaged" if packet.is_corrupt else "does not say at which time it is shown"
-                raise SourceError(
-                    f"{file.url}: frame {len(marks)} {fault}, so frames cannot be read by their numbers. Write it "
-                    "anew: ffmpeg -i FILE new.mp4."
-                )
-            marks.append(_mark(packet))
-            if packet.is_keyframe:
-                starts.append((packet.pts, packet.pts if packet.dts is None else packet.dts))
-            if not packet.is_discard:
-                times.append(packet.pts)
-        has_palette = stream.codec_context.pix_fmt == "pal8"
-    count = len(marks)
-    if count < said and kind == "avi":
-        # Frames that were dropped have times, and no packets. Of a film that is written into a pipe nothing is known.
-        count = said if said == _UNKNOWN_COUNT else max(times, default=-1) + 1
-    if count < said and kind.startswith("mov"):
-        count = _packet_count(file)
-    if count < said:
-        raise SourceError(f"{file.url} is cut off: it has {count:,} frames, and its head says {said:,}.")
-    shown, keys = np.sort(np.array(times, np.int64)), np.array(sorted(starts), np.int64).reshape(-1, 2)
-    if len(keys) and len(shown) and shown[0] < keys[0, 0]:
-        shown = shown[shown >= _first_time(file, int(keys[0, 0]))]
-    if not len(shown) or not len(keys) or not base:
-        raise SourceError(f"{file.url} has no frame that can be decoded.")
-    if (shown[1:] == shown[:-1]).any():
-        raise SourceError(f"{file.url} has two frames at one time, so they cannot be told apart. Write it anew.")
-    if has_palette:
-        keys = np.array([[keys[0, 0], _NO_SEEK]])
-    place = np.maximum(np.searchsorted(keys[:, 0], shown, "right") - 1, 0)
-    return {
-        "times": shown,
-        "seeks": keys[place, 1],
-        "firsts": np.searchsorted(shown, keys[place, 0]),
-        "marks": np.array(marks, np.int64),
-        "base": np.array([base.numerator, base.denominator], np.int64),
-    }
-
-
-def _is_end(packet: Any) -> bool:
-    """Whether a packet is the mark of the end."""
-    return packet.size == 0 and packet.pts is None
-
-
-def _mark(packet: Any) -> int:
-    """What tells a packet from those around it: its time and its size, in 63 bits."""
-    return int((packet.pts << 24 ^ packet.size) & (1 << 63) - 1)
-
-
-def _packet_count(file: File) -> int:
-    """The packets of an MP4 or MOV, with those that its edit list leaves out."""
-    with _named(file), _opened(file, is_read_whole=True, ignore_editlist="1") as (container, stream):
-        return sum(not _is_end(packet) for packet in container.demux(stream))
-
-
-def _first_time(file: File, key: int) -> int:
-    """The time of the first frame that can be decoded, in a file in which some are shown before the first key frame.
-
-    They need frames that are not there if the film was cut out of a longer one. Otherwise they are sound.
-    """
-    with _named(file), _opened(file) as (container, stream):
-        for packet in itertools.dropwhile(lambda packet: not packet.is_keyframe, container.demux(stream)):
-            for frame in packet.decode():
-                return key if frame.pts is None else min(int(frame.pts), key)
-    return key
+    def table(self) -> npt.NDArray[np.float32]:
+        """The metres of each value."""
+        if not self.is_log:
+            return np.linspace(self.least, self.most, _CODES, dtype=np.float32)
+        low, high = math.log(self.least + self.shift), math.log(self.most + self.shift)
+        metres = np.exp(np.linspace(low, high, _CODES)) - self.shift
+        return np.clip(metres, self.least, self.most).astype(np.float32)
 
 
 class VideoIndex(NamedTuple):
@@ -291,7 +183,7 @@ class VideoIndex(NamedTuple):
     bounds: npt.NDArray[np.int64]
     """See `bounds_of`."""
     found: Sequence[Arrays]
-    """Those of each file, see `_frames_of`."""
+    """Those of each file, see `frames_of`."""
 
 
 @final
@@ -300,10 +192,16 @@ class VideoSource(FilesSource):
     """The frames of films, one file after the other."""
 
     files: tuple[File, ...]
+    streams: tuple[int, ...]
+    """For each file, the number of its stream among those of pictures."""
     height: int
     width: int
+    form: str | None
+    """See `Head`."""
     is_scaled: bool
     cache_dir: str | None
+    metres: Metres | None = None
+    """What the values of a depth camera mean."""
     names: tuple[str, ...] = _NAMES
     most_kept: int = field(default=_IDLE_NBYTES + _AHEAD_NBYTES, compare=False)
     """The bytes that an open source keeps, at most, if one decoder is not larger."""
@@ -315,20 +213,29 @@ class VideoSource(FilesSource):
     @property
     def element_spec(self) -> dict[str, ArraySpec]:
         specs = {
-            "frame": ArraySpec((self.height, self.width, 3), np.dtype(np.uint8)),
+            "frame": self._frame_spec,
             "time": ArraySpec((), np.dtype(np.float64)),
             "video": ArraySpec((), np.dtype(np.int64)),
         }
         return {name: specs[name] for name in self.names}
 
+    @property
+    def _frame_spec(self) -> ArraySpec:
+        dtype = np.dtype(np.float32) if self.metres else dtype_of(self.form)
+        if dtype is None:
+            return ArraySpec((self.height, self.width, 3), np.dtype(np.uint8))
+        return ArraySpec((self.height, self.width, 1), dtype.newbyteorder("="))
+
     @cached_property
     def index(self) -> VideoIndex:
         """The frames. Reads what was kept, or each file."""
 
-        def found(file: File) -> Arrays:
-            return kept(file, "frames", self.cache_dir, lambda: _frames_of(file))
+        def found(place: int) -> Arrays:
+            file, number = self.files[place], self.streams[place]
+            name = f"{number}.index" if number else "index"
+            return kept(file, f"frames of {number}", self.cache_dir, lambda: frames_of(file, number), name)
 
-        arrays = list(for_each(self.files, found))
+        arrays = list(for_each(range(len(self.files)), found))
         return VideoIndex(bounds_of(len(each["times"]) for each in arrays), arrays)
 
     @property
@@ -354,7 +261,7 @@ class VideoSource(FilesSource):
     @property
     def frame_nbytes(self) -> int:
         """The bytes of a frame as it is delivered."""
-        return self.height * self.width * 3
+        return self._frame_spec.nbytes or 0  # which is known
 
     @property
     def most_idle(self) -> int:
@@ -629,10 +536,11 @@ class _Decoder:
         from av.video.reformatter import VideoReformatter
 
         # Older versions scale on one thread, and cannot be asked to.
-        self._scaling_options: dict[str, Any] = {} if _version() < 17 else {"threads": 1}
+        self._scaling_options: dict[str, Any] = {} if version() < 17 else {"threads": 1}
         self.number = number
         self._source = source
         self._file = source.files[number]
+        self._table = source.metres.table() if source.metres else None
         self._times, self._seeks, self._firsts = (found[name] for name in ("times", "seeks", "firsts"))
         marks: Any = found["marks"]
         self._marks, self._integers = marks, memoryview(marks).cast("B").cast("q")  # which gives those of Python
@@ -641,7 +549,7 @@ class _Decoder:
         """The frame that was decoded last."""
         self._frames: Iterator[Any] = iter(())
         self._context: AbstractContextManager[Any] = nullcontext()
-        with _named(self._file):
+        with named(self._file):
             self._begin()
 
     def close(self) -> None:
@@ -650,12 +558,12 @@ class _Decoder:
         self._context.__exit__(None, None, None)
 
     def frame(self, place: int) -> Frame:
-        """A frame as RGB.
+        """A frame as it is delivered.
 
         Raises:
             SourceError: It cannot be decoded.
         """
-        with _named(self._file, place):
+        with named(self._file, place):
             if not (self._at < place and self._firsts[place] <= self._at + 1):
                 self._seek(int(self._seeks[place]))
             found = self._decoded(place)
@@ -664,35 +572,49 @@ class _Decoder:
                 found = self._decoded(place)
             if found is None or found.is_corrupt:
                 raise SourceError(f"{self._file.url} is damaged: its frame {place} cannot be decoded.")
-            return self._as_rgb(found, place)
+            return self._values(found, place)
 
     def _begin(self) -> None:
         """Opens the file anew, which forgets everything."""
         self.close()
-        self._context = _opened(self._file)
+        self._context = opened(self._file, self._source.streams[self.number])
         self._container, self._stream = self._context.__enter__()
         self._frames, self._at = self._decode(), -1
 
     def _seek(self, time: int) -> None:
-        if time == _NO_SEEK:
+        if time == NO_SEEK:
             self._begin()
             return
         self._container.seek(time, stream=self._stream, backward=True, any_frame=False)
-        self._frames, self._at = self._decode(), -1
+        self._frames, self._at = self._decoded_behind_seek(), -1
+
+    def _decoded_behind_seek(self) -> Iterator[Any]:
+        """Decodes from a key frame on; nothing if the decoder says that it is none, whatever the container says."""
+        import av
+
+        frames, first = self._decode(), None
+        with suppress(av.FFmpegError):
+            first = next(frames, None)
+        if first is not None and first.key_frame:
+            yield first
+            yield from frames
 
     def _decode(self) -> Iterator[Any]:
         """Decodes from the next key frame on, until a packet is not the one that the file has there."""
+        if not len(self._marks):
+            yield from self._container.decode(self._stream)
+            return
         following: Iterator[int] | None = None
         for packet in self._container.demux(self._stream):
             if packet.pts is not None:
-                mark = _mark(packet)
+                mark = mark_of(packet)
                 if following is None:
                     if not packet.is_keyframe:
                         continue
                     following = iter(self._integers[int(np.argmax(self._marks == mark)) :])
                 if next(following, None) != mark:
                     return
-            elif not _is_end(packet):
+            elif not is_end(packet):
                 return
             yield from packet.decode()
 
@@ -700,7 +622,11 @@ class _Decoder:
         """Decodes on to a frame; None if it does not come."""
         time, last = int(self._times[place]), -math.inf
         for each in self._frames:
-            if each.pts is not None:
+            if not len(self._marks):
+                self._at += 1
+                if self._at == place:
+                    return each
+            elif each.pts is not None:
                 if each.pts <= last:
                     raise SourceError(f"{self._file.url} is damaged: times of frames around {place} do not ascend.")
                 last = each.pts
@@ -710,14 +636,25 @@ class _Decoder:
         self._at = len(self._times)
         return None
 
-    def _as_rgb(self, found: Any, place: int) -> Frame:
-        height, width = self._source.height, self._source.width
+    def _values(self, found: Any, place: int) -> Frame:
+        height, width, form = self._source.height, self._source.width, self._source.form
         if not self._source.is_scaled and (found.height, found.width) != (height, width):
             raise SourceError(
                 f"{self._file.url}: frame {place} is {found.height} by {found.width} pixels, and the first one is "
                 f"{height} by {width}. Say to which size frames are scaled: from_videos(..., size=(240, 320))."
             )
-        scaled = self._reformatter.reformat(
-            found, width, height, "rgb24", interpolation="BILINEAR", **self._scaling_options
+        if (dtype := dtype_of(form)) is None:
+            scaled = self._reformatter.reformat(
+                found, width, height, "rgb24", interpolation="BILINEAR", **self._scaling_options
+            )
+            return np.asarray(scaled.to_ndarray(), np.uint8)
+        if found.format.name != form:
+            raise SourceError(f"{self._file.url}: frame {place} is {found.format.name}, and the first one is {form}.")
+        plane = found.planes[0]
+        values = np.frombuffer(plane, dtype).reshape(-1, plane.line_size // dtype.itemsize)
+        rows, columns = (
+            (np.arange(wanted) * 2 + 1) * there // (2 * wanted)
+            for wanted, there in ((height, found.height), (width, found.width))
         )
-        return np.asarray(scaled.to_ndarray(), np.uint8)
+        values = values[rows[:, None], columns, None]
+        return values if self._table is None else self._table[values]
