@@ -1,12 +1,13 @@
 import json
 
+import av
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
-from tests.formats.test_videos import decoded, written
+from tests.formats.test_videos import HEIGHT, WIDTH, decoded, written
 
 LENGTHS = [5, 3, 6, 4]
 CAMERAS = ["observation.images.top", "observation.images.wrist"]
@@ -223,3 +224,86 @@ def test_images_in_the_table_need_no_path_and_nulls_are_filled(tmp_path):
         ps.from_lerobot(tmp_path, cameras=[])[0]
     step = ps.from_lerobot(tmp_path, cameras=[], fill_null={"force": -1})[0]
     assert (bytes(step["still"]["bytes"]), step["still"]["path"], step["force"]) == (b"abc", "", -1)
+
+
+DEPTH = "observation.images.depth"
+CODES = np.array([0, 64, 1024, 1030, 4032, 4095])
+
+
+def depth_folder(path, info, pix_fmt="gray12le", codes=CODES, **about):
+    """A folder of one episode with a depth camera, as LeRobot writes it."""
+    for name in ("meta/episodes/chunk-000", "data/chunk-000", f"videos/{DEPTH}/chunk-000"):
+        (path / name).mkdir(parents=True)
+    features = {DEPTH: {"dtype": "video", "shape": [HEIGHT, WIDTH, 1], "info": info, **about}}
+    form = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+    said = {"codebase_version": "v3.0", "fps": FPS, "features": features, "video_path": form}
+    (path / "meta" / "info.json").write_text(json.dumps(said))
+    steps = {"timestamp": (np.arange(len(codes)) / FPS).astype(np.float32), "episode_index": [0] * len(codes)}
+    pq.write_table(pa.table(steps), path / "data" / "chunk-000" / "file-000.parquet")
+    words = {"chunk_index": [0], "file_index": [0], "from_timestamp": [0.0]}
+    episode = {"episode_index": [0]} | {f"videos/{DEPTH}/{word}": value for word, value in words.items()}
+    pq.write_table(pa.table(episode), path / "meta" / "episodes" / "chunk-000" / "file-000.parquet")
+    with av.open(str(path / "videos" / DEPTH / "chunk-000" / "file-000.mp4"), "w") as file:
+        stream = file.add_stream("libx265", rate=FPS, width=WIDTH, height=HEIGHT, pix_fmt=pix_fmt)
+        stream.options = {"x265-params": "lossless=1:log-level=none"}
+        for code in codes:
+            values = np.full((HEIGHT, WIDTH), code, np.uint16)
+            values[:, 0] = 0
+            image = av.VideoFrame.from_ndarray(values, "gray12le").reformat(format=pix_fmt)
+            file.mux(stream.encode(image))
+        file.mux(stream.encode())
+    return path
+
+
+def logarithmic(codes, least, most, shift):
+    low, high = np.log(least + shift), np.log(most + shift)
+    return np.exp(low + codes * ((high - low) / 4095)) - shift
+
+
+SAID = {"video.depth_min": 0.2, "video.depth_max": 5.0, "video.shift": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("info", "about", "metres"),
+    [
+        ({"is_depth_map": True}, {}, logarithmic(CODES, 0.01, 10.0, 3.5)),
+        ({"is_depth_map": True, **SAID, "video.use_log": True}, {}, logarithmic(CODES, 0.2, 5.0, 1.0)),
+        ({"is_depth_map": True, **SAID, "video.use_log": False}, {}, 0.2 + CODES * (4.8 / 4095)),
+        ({"video.is_depth_map": True, **SAID}, {}, logarithmic(CODES, 0.2, 5.0, 1.0)),
+        (SAID, {"video_info": {"video.is_depth_map": True}}, logarithmic(CODES, 0.2, 5.0, 1.0)),
+    ],
+)
+def test_depth_cameras_have_metres(info, about, metres, tmp_path):
+    ds = ps.from_lerobot(depth_folder(tmp_path, info, **about))
+    assert str(ds.element_spec[DEPTH]) == str(ps.ArraySpec((HEIGHT, WIDTH, 1), np.float32))
+    order = [int(i) for i in ps.range(len(CODES)).shuffle(seed=1)]
+    for executor in ("inline", "threads"):
+        with ds.shuffle(seed=1).batch(4).loader(executor=executor) as loader:
+            found = np.concatenate([batch[DEPTH] for batch in loader])
+        assert found[:, 3, 5, 0] == pytest.approx(metres[order], rel=1e-5)
+        assert (found[:, :, 0] == metres[0].astype(np.float32)).all()
+    pair = ds.windows({DEPTH: [-1, 0]}, groups="episode_index")[2][DEPTH]
+    assert pair[:, 3, 5, 0] == pytest.approx(metres[1:3], rel=1e-5)
+    scaled = ps.from_lerobot(tmp_path, size=(HEIGHT * 2, WIDTH * 2))[4][DEPTH]
+    assert set(scaled.ravel().tolist()) == set(metres[[0, 4]].astype(np.float32).tolist())  # none between
+
+
+@pytest.mark.parametrize("info", [{}, {"is_depth_map": False, "video.pix_fmt": "gray12le"}, None])
+def test_a_camera_of_12_bits_that_is_no_depth_camera_has_the_values_of_its_film(info, tmp_path):
+    ds = ps.from_lerobot(depth_folder(tmp_path, info))
+    assert [step[DEPTH][3, 5].tolist() for step in ds] == [[code] for code in CODES.tolist()]
+
+
+def test_depth_that_is_not_of_12_bits_or_without_a_range_is_refused(tmp_path):
+    for form, said in (("yuv420p", "colours"), ("gray10le", "gray10le")):
+        path = depth_folder(tmp_path / form, {"is_depth_map": True}, form)
+        with pytest.raises(
+            ps.SourceError, match=rf"file-000\.mp4: .* {DEPTH} is a depth camera, and .* are {said}\. D"
+        ):
+            ps.from_lerobot(path)
+        assert len(ps.from_lerobot(path, cameras=[])) == len(CODES)
+    wrong = ({"video.depth_min": 10.0}, {"video.shift": -1.0}, {"video.depth_max": "far"})
+    for number, each in enumerate(wrong):
+        path = depth_folder(tmp_path / str(number), {"is_depth_map": True, **each})
+        with pytest.raises(ps.SourceError, match=rf"{DEPTH} is a depth camera, and .*depth_min.* say no metres"):
+            ps.from_lerobot(path)

@@ -6,9 +6,11 @@ table of episodes says in which film one is, and at which time it begins.
 """
 
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -16,9 +18,10 @@ import numpy.typing as npt
 
 from penstock._dataset import Dataset
 from penstock._labels import labels_of
+from penstock.base._arguments import as_float
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
 from penstock.formats._records import from_parquet
-from penstock.formats.videos import VideoSource, from_videos
+from penstock.formats.videos import Metres, VideoSource, from_videos
 from penstock.memory._rows import Indices
 from penstock.plan._combine import Merged
 from penstock.plan._fields import Fields
@@ -27,6 +30,8 @@ from penstock.plan._source_node import SourceNode
 
 Path = str | os.PathLike[str]
 _MAX_INFO_NBYTES: Final = 16 << 20
+_METRES: Final = {"depth_min": 0.01, "depth_max": 10.0, "shift": 3.5}
+"""What LeRobot takes where `meta/info.json` says nothing."""
 
 
 def from_lerobot(
@@ -44,8 +49,13 @@ def from_lerobot(
     takes some of them at other steps, none of another episode:
     `ds.windows({"observation.images.top": [-1, 0], "action": range(16)}, groups="episode_index")`.
 
-    Images that the table itself holds stay the bytes of their files, `{"bytes", "path"}`: decode them in `map`. A path
-    that is null is `""`.
+    A depth camera, which `meta/info.json` marks with `is_depth_map`, has metres: float32 of shape `(height, width, 1)`,
+    between the least and the most that it says. LeRobot gives millimetres by default, which are 1,000 times as many. A
+    film of one channel of more than 8 bits without this mark has the values of the film; see `from_videos`.
+
+    Images that the table itself holds stay the bytes of their files, `{"bytes", "path"}`: decode them in `map`. Those
+    of depth cameras are TIFF, uint16 of millimetres or float32 of metres; Pillow reads them.
+    A path that is null is `""`.
 
     The call reads the tables of episodes and of times, and each film once, without decoding it; what is found of a film
     is kept in a hidden file beside it. Frames are read as by `from_videos`.
@@ -56,7 +66,7 @@ def from_lerobot(
     Args:
         path: The folder.
         cameras: The cameras to read, by name; None for all.
-        size: Height and width to scale frames to.
+        size: Height and width to scale frames to. Depth gets the nearest value.
         task: Whether elements have `"task"`, the text of what the robot is told, from `meta/tasks.parquet`. For models
             that read no text, the column `"task_index"` is enough.
         fill_null: For columns of steps with nulls, what stands in for them; see `from_parquet`.
@@ -64,7 +74,8 @@ def from_lerobot(
     Raises:
         ModuleNotFoundError: PyAV or pyarrow is missing (extras `video`, `parquet`).
         ArgumentError: There is no such camera.
-        SourceError: The folder is none of LeRobot's, of another version, or damaged; or a step has no frame.
+        SourceError: The folder is none of LeRobot's, of another version, or damaged; a step has no frame; or the film
+            of a depth camera is not of 12 bits (`gray12le`).
 
     Example:
         >>> import pyarrow, pyarrow.parquet
@@ -96,7 +107,10 @@ def from_lerobot(
     episodes = _Episodes(folder, names)
     source: Any = table._node.opens
     rows = episodes.rows(episode, source.describe)
-    beside = [_frames(folder, name, films[name], *episodes.places(name, rows), time, size)._node for name in names]
+    beside = [
+        _frames(folder, name, films[name], *episodes.places(name, rows), time, size, _metres(folder, info, name))._node
+        for name in names
+    ]
     return Dataset(Merged((steps._node, *beside), "from_lerobot", ""))
 
 
@@ -131,6 +145,21 @@ def _cameras(folder: str, info: dict[str, Any]) -> dict[str, str]:
     if strange := [name for name in names if not re.fullmatch(r"[\w.\-]+", name) or ".." in name]:
         raise SourceError(f"{folder}/meta/info.json: {strange[0]!r:.80} is no name of a camera.")
     return {name: form.replace("{video_key}", name) for name in names}
+
+
+def _metres(folder: str, info: dict[str, Any], camera: str) -> Metres | None:
+    """How the film of a depth camera stores metres; None for a camera of colours."""
+    about = info["features"][camera]
+    said, old = (each if isinstance(each := about.get(name), dict) else {} for name in ("info", "video_info"))
+    if not (said.get("is_depth_map") or said.get("video.is_depth_map") or old.get("video.is_depth_map")):
+        return None
+    values = {name: said.get(f"video.{name}") for name in (*_METRES, "use_log")}
+    numbers = [default if values[name] is None else as_float(values[name]) for name, default in _METRES.items()]
+    least, most, shift = (math.nan if each is None else each for each in numbers)
+    is_log = values["use_log"] is None or bool(values["use_log"])
+    if not (math.isfinite(most + shift) and least < most and (least + shift > 0 or not is_log)):
+        raise SourceError(f"{folder}/meta/info.json: {camera} is a depth camera, and {values} say no metres.")
+    return Metres(least, most, shift, is_log)
 
 
 def _table(pattern: str, features: Mapping[str, Any], fill_null: dict[str, Any]) -> Dataset:
@@ -218,6 +247,7 @@ def _frames(
     starts: npt.NDArray[Any],
     time: npt.NDArray[Any],
     size: tuple[int, int] | None,
+    metres: Metres | None,
 ) -> Dataset:
     """The frames of a camera, one for each step."""
     films, film = np.unique(places, axis=0, return_inverse=True)
@@ -229,6 +259,15 @@ def _frames(
         raise
     source: Any = frames._node.opens
     assert isinstance(source, VideoSource)
+    if metres is not None:
+        if source.form not in ("gray12le", "gray12be"):
+            raise SourceError(
+                f"{paths[0]}: meta/info.json says that {camera} is a depth camera, and its frames are "
+                f"{source.form or 'colours'}. Depth is read from films of gray12le. Leave it out, "
+                "from_lerobot(cameras=[...]), or read its films by from_videos()."
+            )
+        source = replace(source, metres=metres)
+        frames = Dataset(SourceNode(source, "from_videos"))
     wanted, found = starts + time, np.empty(len(time), np.int64)
     for number, path in enumerate(paths):
         mine = np.flatnonzero(film.ravel() == number)
