@@ -15,3 +15,15 @@ def assert_refused(call: Callable[[], Any], builtin: type[Exception], text: str)
         call()
     assert isinstance(caught.value, builtin)
     assert re.fullmatch(text, str(caught.value), re.DOTALL), str(caught.value)
+    assert_no_chance_context(caught.value)
+
+
+def assert_no_chance_context(error: BaseException | None) -> None:
+    """Asserts that a traceback shows no error above another that does not cause it.
+
+    Python shows one where an error is raised while another is handled, without `from`.
+    """
+    while error is not None:
+        context = None if error.__suppress_context__ else error.__context__
+        assert context is None, f"{context!r} is above {error!r}"
+        error = error.__cause__

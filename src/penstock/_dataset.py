@@ -4,6 +4,7 @@ A verb checks its arguments, builds one node, and returns a new handle. The mean
 (`plan/`). The loader runs a plan.
 """
 
+import contextlib
 import functools
 import logging
 import math
@@ -312,10 +313,10 @@ class Dataset(NoArray):
         # it, get one each. They are kept, with the files that they opened, as long as this handle lives.
         if self._pid != os.getpid():  # threads that read for the parent are not in a child of fork()
             self._pid, self._idle_readers = os.getpid(), []
-        try:
+        reader = None
+        with contextlib.suppress(IndexError):  # another thread may take the last one
             reader = self._idle_readers.pop()
-        except IndexError:
-            reader = reader_of(self._node)
+        reader = reader or reader_of(self._node)
         try:
             with reading_alone(reader.budget):
                 return reader.element(0, index)

@@ -6,6 +6,7 @@ read anew.
 """
 
 import base64
+import contextlib
 import hashlib
 from typing import Any, Final, TypeVar
 
@@ -137,9 +138,10 @@ def _kept_values(one: Node) -> npt.NDArray[Any]:
         places, node = needs[0].indices, node.inputs[needs[0].input]
     if not (isinstance(node, SourceNode) and isinstance(node.data, FilesSource) and len(node.spec.leaves) == 1):
         return _all_of(one)
-    try:
+    kind = None
+    with contextlib.suppress(ArgumentTypeError):  # nothing tells it from another
         kind = f"keys {fingerprint_of(table(node))}"
-    except ArgumentTypeError:  # nothing tells it from another
+    if kind is None:
         return _all_of(one)
     source, files = node, node.data.files
     words = "\n".join([*node.spec.tree, *(file.url for file in files)])

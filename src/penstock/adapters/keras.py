@@ -307,11 +307,14 @@ class _Pass(Iterator[Tree]):
     def _next(self) -> list[Any] | None:
         """The leaves of the next batch of this epoch, or of the next one where Keras counts the steps."""
         assert self._epoch is not None
+        is_over = False
         try:
             batch = self._drawn(self._epoch)
         except StopIteration:
             if not self._runs_on:
                 raise
+            is_over = True
+        if is_over:
             self._epoch = iter(self._loader)
             batch = self._drawn(self._epoch)  # an epoch without a batch ends it, too
         leaves: list[Any] = flatten_like(self._delivered.structure, batch)

@@ -40,12 +40,14 @@ def conformed(spec: Spec, value: Tree) -> Leaves:
     Raises:
         MisfitError: Structure, shape or dtype are not those of the spec.
     """
+    plain = value
     try:
         leaves: list[Any] = [value] if spec.is_lone else spec.structure.flatten_up_to(value)
     except ValueError:
         plain = as_plain(value)
         if plain is value:
             raise _other_structure(spec, value) from None
+    if plain is not value:
         return conformed(spec, plain)
     # Counted by hand: it is done for each leaf of each element, and `enumerate` takes longer than a comparison.
     number = 0

@@ -126,7 +126,7 @@ class DeliveryBase(ABC):
         if self._closed:
             if self.process_ends and threading.current_thread() is not threading.main_thread():
                 raise SystemExit  # a daemon thread of the user ends silently
-            raise LoaderError(CLOSED)
+            raise LoaderError(CLOSED) from None
 
     def pass_on_interrupt(self) -> None:
         """Raises a Ctrl-C that struck while a batch was dropped, where Python loses it."""

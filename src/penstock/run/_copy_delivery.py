@@ -183,6 +183,7 @@ class CopyDelivery(DeliveryBase):
             self.require_open()
             self._issue()
         _, slot, job, parts = pending[0]
+        is_cut_off = False
         try:
             if not self._engine.wait(job, min(timeout_s / 4, threading.TIMEOUT_MAX)):
                 wait, error = (
@@ -191,13 +192,15 @@ class CopyDelivery(DeliveryBase):
                 )
                 self.wait_for(wait, timeout_s, error)
         except LookupError:  # Ctrl-C cut off an earlier `take` behind this line, or the loader was closed
-            self.require_open()
-            self._abandon()
-            return self._take(position, timeout_s)
+            is_cut_off = True
         except CopyError as error:
             pending.popleft()
             self.ring.give_back(slot)
             raise self._error(error, position) from error
+        if is_cut_off:
+            self.require_open()
+            self._abandon()
+            return self._take(position, timeout_s)
         pending.popleft()
         self._done_job = job
         for loader, theirs in parts:

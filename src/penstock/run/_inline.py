@@ -147,17 +147,18 @@ class InlineDelivery(DeliveryBase):
         """Fills the rows of a batch. If the rest is given, those before the first that fails."""
         try:
             self._finish(self._runner.run(unit))
+            return
         except Exception:
             if not self._gives_rest or unit.stop - unit.start < 2:
                 raise
-            for row in range(unit.start, unit.stop):
-                try:
-                    self._finish(self._runner.run(unit._replace(start=row, stop=row + 1)))
-                except Exception as error:
-                    if row == unit.start:
-                        raise
-                    self.rest = row, error
-                    return
+        for row in range(unit.start, unit.stop):
+            try:
+                self._finish(self._runner.run(unit._replace(start=row, stop=row + 1)))
+            except Exception as error:
+                if row == unit.start:
+                    raise
+                self.rest = row, error
+                return
 
     def _go_to(self, position: Position) -> None:
         self._next = None if position[1] == 0 and self._stream is not None else position
