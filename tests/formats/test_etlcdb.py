@@ -189,7 +189,7 @@ def test_files_have_the_names_that_they_are_given_there(part, names, tmp_path):
         (tmp_path / name).write_bytes(data)
     etl = ps.from_etlcdb(tmp_path)
     assert len(etl) == len(names.split())
-    assert [etl._node.data.describe(k).split()[0] for k in range(len(etl))] == names.split()
+    assert [etl._node.data.describe(k).split()[0].rpartition("/")[2] for k in range(len(etl))] == names.split()
 
 
 def test_groups_choose_characters_and_number_them_anew(tmp_path):
@@ -240,8 +240,8 @@ def test_labels_are_read_once_and_again_when_a_file_changes(tmp_path, monkeypatc
 
 def test_elements_are_named_by_file_and_record(tmp_path):
     write(tmp_path, "ETL8B")
-    assert ps.from_etlcdb(tmp_path)._node.data.describe(4) == "ETL8BC_2 record 1"
-    assert ps.from_etlcdb(tmp_path, groups="kanji")._node.data.describe(1) == "ETL8BC_1 record 3"
+    assert ps.from_etlcdb(tmp_path)._node.data.describe(4) == f"{tmp_path}/ETL8BC_2 record 1"
+    assert ps.from_etlcdb(tmp_path, groups="kanji")._node.data.describe(1) == f"{tmp_path}/ETL8BC_1 record 3"
 
 
 @pytest.mark.parametrize(

@@ -683,9 +683,11 @@ def test_types_are_the_least_that_hold_every_file_and_a_column_that_one_lacks_is
     with ds.select("x").batch(3).loader(executor="threads") as loader:
         assert [batch["x"].tolist() for batch in loader] == [[1, 1.5, 7]]
     (line,) = [record.getMessage() for record in caplog.records]  # selections say no more
-    assert line.startswith(f"from_{kind}(): files differ. 0.{kind} has column 'x' as int32, read as float64; ")
+    assert line.startswith(
+        f"from_{kind}(): files differ. {tmp_path}/0.{kind} has column 'x' as int32, read as float64; "
+    )
     assert line.endswith(" A column that a file lacks is null.")
-    assert f"2 files, such as 0.{kind}, have no column 'y'" in line
+    assert f"2 files, such as {tmp_path}/0.{kind}, have no column 'y'" in line
     with pytest.raises(
         ps.SourceError, match=rf"0\.{kind} .* row 0 has no value in column 'y': its file has no such column"
     ):
@@ -701,7 +703,7 @@ def test_the_line_about_files_that_differ_says_what_is_so_in_the_names_of_numpy(
     saved(tmp_path / "1.parquet", pa.table(second))
     ps.from_parquet(f"{tmp_path}/*")
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line == (
+    assert line.replace(f"{tmp_path}/", "") == (
         "from_parquet(): files differ. 0.parquet has column 'x' as int32, read as float64; 0.parquet has column 'l' as "
         "lists of int64, read as lists of float64; 0.parquet has column 't' as datetime64[ms] in UTC, read as "
         "datetime64[us] in UTC; 0.parquet has column 's' as dicts of {'a': int64}, read as dicts of {'a': float64}."

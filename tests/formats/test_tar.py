@@ -74,7 +74,7 @@ def test_any_order_and_repeated_in_one_read(tmp_path):
         for row, index in enumerate(indices):
             assert as_bytes({name: leaf[row] for name, leaf in out.items()}) == expected[index]
     opened.advise(np.array([3, 1]))
-    assert opened.describe(3) == "a.tar sample 3 ('train/0003')"
+    assert opened.describe(3) == f"{tmp_path}/a.tar sample 3 ('train/0003')"
     opened.close()
 
 

@@ -134,7 +134,7 @@ def bytes_of(array: np.ndarray, path: Path) -> bytes:
 
 def test_empty_file_is_said_to_be_empty(path: Path) -> None:
     path.touch()
-    with pytest.raises(SourceError, match=r"^ds\.npy is empty \(0 bytes\)\. .* write it again\.$"):
+    with pytest.raises(SourceError, match=r"/ds\.npy is empty \(0 bytes\)\. .* write it again\.$"):
         describe(path)
 
 
@@ -189,7 +189,7 @@ def test_objects_are_refused_and_never_unpickled(path: Path, dtype: object) -> N
 
 
 def test_single_value_is_refused(path: Path) -> None:
-    with pytest.raises(SourceError, match=r"single value \(shape \(\)\).*np\.save\('ds\.npy', value\[None\]\)"):
+    with pytest.raises(SourceError, match=r"single value \(shape \(\)\).*np\.save\('.*/ds\.npy', value\[None\]\)"):
         saved(path, np.array(1.0))
 
 

@@ -406,10 +406,10 @@ def log_differences(
     for file, there in zip(files, types, strict=True):
         for name, kind in found.items():
             if name not in there:
-                facts.setdefault(f"no column {name!r}", []).append(file.name)
+                facts.setdefault(f"no column {name!r}", []).append(str(file))
             elif there[name] != kind and not kinds.is_null(there[name]):
                 facts.setdefault(f"column {name!r} as {_named(there[name])}, read as {_named(kind)}", []).append(
-                    file.name
+                    str(file)
                 )
     if facts:
         told = [f"{_some(names)} {'has' if len(names) == 1 else 'have'} {fact}" for fact, names in facts.items()]

@@ -61,7 +61,7 @@ def _rows(file: File) -> Dataset:
         raise SourceError(
             f"{file.url} has {file.nbytes:,} bytes, which are whole records of CIFAR-10 (3,073 bytes) and of CIFAR-100 "
             "(3,074), and its labels tell not which. Write its records into two files, of another size each: "
-            f"data = open({file.name!r}, 'rb').read(); open('a.bin', 'wb').write(data[:3073]); "
+            f"data = open({file.url!r}, 'rb').read(); open('a.bin', 'wb').write(data[:3073]); "
             "open('b.bin', 'wb').write(data[3073:]), with 3,074 for CIFAR-100."
         )
     if not fitting:

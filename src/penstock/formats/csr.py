@@ -163,7 +163,7 @@ def _shape_of(name: str, shape: Any) -> tuple[int, int]:
 
 
 def _of_npz(path: str, dense: bool) -> SparseSource:
-    absolute, name = os.path.abspath(path), os.path.basename(path)
+    absolute = os.path.abspath(path)
     try:
         with open_file(absolute) as file, zipfile.ZipFile(file) as archive:
             status = os.fstat(file.fileno())
@@ -193,7 +193,7 @@ def _of_npz(path: str, dense: bool) -> SparseSource:
                         "scipy.sparse.save_npz(path, matrix, compressed=False). If it fits into memory: "
                         "from_csr(scipy.sparse.load_npz(path))."
                     )
-                parts.append(_stored(file, member, f"{name}/{part}.npy", absolute, state))
+                parts.append(_stored(file, member, f"{absolute}/{part}.npy", absolute, state))
     except PenstockError:
         raise
     except OSError as error:
@@ -203,7 +203,7 @@ def _of_npz(path: str, dense: bool) -> SparseSource:
             f"{absolute} is no .npz, or is damaged: {type(error).__name__}: {error}. Write it again: "
             "scipy.sparse.save_npz(path, matrix, compressed=False)."
         ) from error
-    return _checked(name, parts, shape, dense)
+    return _checked(absolute, parts, shape, dense)
 
 
 def _small(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: str) -> Any:

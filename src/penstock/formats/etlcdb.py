@@ -179,7 +179,7 @@ class EtlcdbSource(FilesSource):
 
     def _place(self, record: int) -> str:
         number, place = placed(self.bounds, record)
-        return f"{self.files[number].name} record {place + self.layout.dummy_count}"
+        return f"{self.files[number]} record {place + self.layout.dummy_count}"
 
     def open(self) -> "OpenEtlcdbSource":
         return OpenEtlcdbSource(self)

@@ -163,7 +163,7 @@ class LanceSource(Tabular, Source):
         return os.path.basename(printable(self.uri).rstrip("/"))
 
     def describe(self, index: int) -> str:
-        return f"{self} row {index}"
+        return f"{printable(self.uri)} row {index}"
 
     def open(self) -> "OpenLanceSource":
         return OpenLanceSource(self)

@@ -208,9 +208,9 @@ class LineFiles(RecordFiles):
     def describe(self, index: int) -> str:
         number, record = placed(self.bounds, index)
         if self.rules.is_whole:
-            return self.files[number].name
+            return str(self.files[number])
         line = record + 1 + int(np.searchsorted(self.index.found[number]["jumps"], record, "right"))
-        return f"{self.files[number].name} line {line}"
+        return f"{self.files[number]} line {line}"
 
     def text(self, index: int, data: bytes | memoryview) -> str:
         """The text of an element.

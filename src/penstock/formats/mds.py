@@ -320,7 +320,7 @@ class MdsSource(RecordFiles):
 
     def describe(self, index: int) -> str:
         number, sample = placed(self.bounds, index)
-        return f"{self.files[number].name} sample {sample}"
+        return f"{self.files[number]} sample {sample}"
 
     @cached_property
     def _size_count(self) -> int:

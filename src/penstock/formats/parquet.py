@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from penstock import native
 from penstock.base._errors import ArgumentError, SourceError, SpecError
-from penstock.base._printable import printable
 from penstock.formats._arrowsizes import RecordBatch, record_batches
 from penstock.formats._columns import RowError
 from penstock.formats._folders import Folders, folders_of
@@ -268,13 +267,11 @@ class TableSource(Tabular, FilesSource):
         return None
 
     def describe_row(self, group: int, row: int) -> str:
-        """Names the file, the row group and the row in it; files in folders that are columns may have one name."""
+        """Names the file, the row group and the row in it."""
         if self.origin is not None:
             return self.origin.describe(int(self.bounds[group]) + row)
-        place = self.groups.files[group]
-        path = "/".join(printable(self.files[place].url).split("/")[-1 - len(self.folders[place]) :])
         name = "row group" if self.kind == "parquet" else "record batch"
-        return f"{path} {name} {self.groups.numbers[group]} row {row}"
+        return f"{self.files[self.groups.files[group]]} {name} {self.groups.numbers[group]} row {row}"
 
     def arrays(self) -> Sequence[PartedArray] | None:
         """The columns, if their values have one size and the files are local. Servers need a worker that waits."""

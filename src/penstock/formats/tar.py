@@ -142,7 +142,7 @@ class TarSource(FilesSource):
 
     def describe(self, index: int) -> str:
         number, sample = placed(self.index.bounds, index)
-        return f"{self.files[number].name} sample {sample} ({self.index.key(index)!r})"
+        return f"{self.files[number]} sample {sample} ({self.index.key(index)!r})"
 
     def open(self) -> "OpenTarSource":
         return OpenTarSource(self)

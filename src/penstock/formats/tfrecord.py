@@ -91,7 +91,7 @@ class TFRecordSource(Featured, RecordFiles):
         for file in self.files:
             record = first_record(file, self.compression_of(file))
             if record is not None:
-                return first_features(f"{file.name} record 0", record)
+                return first_features(f"{file} record 0", record)
         raise SpecError(f"features='auto' learns from the first record, but there is none in {self}.")
 
 

@@ -284,7 +284,7 @@ class VideoSource(FilesSource):
 
     def describe(self, index: int) -> str:
         number, frame = placed(self.bounds, index)
-        return f"{self.files[number].name} frame {frame}"
+        return f"{self.files[number]} frame {frame}"
 
     def open(self) -> "OpenVideoSource":
         return OpenVideoSource(self)

@@ -159,7 +159,7 @@ def difference(saved: str, ours: str, plan: Node) -> str:
 
 
 def origins(node: Node, epoch: int, index: int, parts: slice = _ALL) -> str:
-    """Names the elements of sources that an element, or some parts of it, is made of: `, made of ds.npy[777]`."""
+    """Names the elements of sources that an element, or some parts of it, is made of: `, made of /data/ds.npy[777]`."""
     if not node.inputs and node.access == "stream":
         return ""  # the message names the step
     itself = f"element {index} of {node.label}"
@@ -183,7 +183,7 @@ def sources_of(node: Node, epoch: int, index: int, parts: slice = _ALL) -> list[
     The search ends at a complete cache, and at a step of a stream whose elements have no known positions in its input.
 
     Returns:
-        For each the constructor, the element's index there, and its description: `ds.npy[777]`.
+        For each the constructor, the element's index there, and its description: `/data/ds.npy[777]`.
     """
     found: list[tuple[str, int, str]] = []
     stack = [(node, epoch, index, parts)]

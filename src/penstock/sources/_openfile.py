@@ -106,8 +106,12 @@ class File:
 
     @property
     def name(self) -> str:
-        """For messages and the names of what is kept: the last part of the URL."""
+        """For titles of plans and the names of what is kept: the last part of the URL."""
         return os.path.basename(printable(self.url))
+
+    def __str__(self) -> str:
+        """The whole path, for messages: files in other folders may have the same name."""
+        return printable(self.url)
 
     def __repr__(self) -> str:
         return f"File({printable(self.url)!r}, nbytes={self.nbytes}, version={self.version!r})"
@@ -288,7 +292,7 @@ class FilesSource(Source):
 
     def describe(self, index: int) -> str:
         number, record = placed(self.bounds, index)
-        return f"{self.files[number].name} record {record}"
+        return f"{self.files[number]} record {record}"
 
     @property
     def local_files(self) -> Sequence[str]:

@@ -20,7 +20,6 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, BinaryIO, Final, Self, final
 
 import numpy as np
@@ -97,9 +96,9 @@ class StridedFile:
         return first, self.offset + sum(r for r in reach if r > 0) + self.dtype.itemsize
 
     def describe(self, index: int) -> str:
-        """Names a row for messages: `ds.npy[777]`, or `ds.npy[77, 7]` if two axes were joined."""
+        """Names a row for messages: `/data/ds.npy[777]`, or `/data/ds.npy[77, 7]` if two axes were joined."""
         place = np.unravel_index(index, self.outer) if self.outer else (index,)
-        return f"{os.path.basename(self.path)}[{', '.join(map(str, place))}]"
+        return f"{self.path}[{', '.join(map(str, place))}]"
 
     def unstacked(self) -> "StridedFile | None":
         """Returns the parts of all rows along their first axis as rows; None if they are not evenly spaced."""
@@ -264,12 +263,11 @@ def describe(path: str | os.PathLike[str]) -> StridedFile:
         SourceError: The file cannot be opened, is no `.npy` file, is empty or truncated, or holds Python objects or a
             single value.
     """
-    name = Path(path).name
     absolute = os.path.abspath(path)
     try:
         with open_file(absolute) as file:
             status = os.fstat(file.fileno())
-            return described(file, name, absolute, (status.st_dev, status.st_ino, status.st_size))
+            return described(file, absolute, absolute, (status.st_dev, status.st_ino, status.st_size))
     except SourceError:
         raise
     except OSError as error:

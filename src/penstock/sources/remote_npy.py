@@ -40,7 +40,7 @@ class RemoteArray(FilesSource):
         return bounds_of([self.shape[0]])
 
     def describe(self, index: int) -> str:
-        return f"row {index} of {self.files[0].name}"
+        return f"row {index} of {self.files[0]}"
 
     def open(self) -> "OpenRemoteArray":
         return OpenRemoteArray(self)
@@ -86,7 +86,7 @@ def source(url: str, storage_options: Any, cache: Any) -> RemoteArray:
     if others:
         raise SourceError(f"{url} stands for {len(others) + 1:,} files. from_npy() reads one file. {npy.SEVERAL_FILES}")
     with file.scan() as stream:
-        array = npy.described(stream, file.name, url, (0, 0, file.nbytes))
+        array = npy.described(stream, str(file), url, (0, 0, file.nbytes))
     if not array.has_whole_rows:
         raise SourceError(
             f"{url} is in Fortran order: a row is scattered over the whole file, and every element of it would be a "
