@@ -8,6 +8,7 @@ import pytest
 
 import penstock as ps
 from penstock.base._retries import RetryBudget, reading_with
+from penstock.memory._slot import own_header
 
 soundfile = pytest.importorskip("soundfile")
 pytest.importorskip("soxr")
@@ -186,6 +187,25 @@ def test_several_rates_are_told_once_a_loader(of_two_rates, executor, step, capl
     assert f"{step}(" in said(caplog)[0]
     assert "05.wav" in said(caplog)[0] or step == "flat_map"
     assert "Say one rate for all: sample_rate=" in said(caplog)[0]
+
+
+@pytest.mark.slow
+def test_worker_processes_tell_several_rates_once(of_two_rates, caplog, capfd):
+    sounds = of_each(audio.decode)["map"](of_two_rates).shuffle(seed=1).padded_batch(2)
+    with sounds.loader("processes", workers=2) as loader:
+        assert sum(len(batch) for _ in range(3) for batch in loader) == 36
+    assert (caplog.text + capfd.readouterr().err).count("Sounds have several rates") == 1
+
+
+def test_workers_of_one_loader_share_the_first_number_and_tell_once():
+    words, places = own_header(), [(3, 0, 0), (3, 0, 7), (3, 1, 8)]
+    workers = [RetryBudget(words, 1, where=lambda place=place: place, describe=str) for place in places]
+    assert workers[0].first_other(16_000) is None
+    assert workers[0].first_other(44_100) is None  # two sounds of one element
+    assert workers[1].first_other(16_000) is None
+    assert workers[2].first_other(44_100) == (str(places[0]), 16_000, str(places[2]))
+    assert [each.first_other(44_100) for each in workers] == [None] * 3
+    assert RetryBudget().first_other(16_000) is None
 
 
 def test_several_rates_of_a_dataset_that_is_iterated_are_told_once(of_two_rates, caplog):
