@@ -29,19 +29,19 @@ MISTAKES = [
     ),
     (
         "s = ps.range(99).shuffle(seed=1)\ntrain, test = s.take(80), s.skip(80)",
-        "Write split() before the shuffle, or shuffle(reshuffle=False).",
+        "Write split() before shuffle(seed=1), or use shuffle(reshuffle=False).",
     ),
     (
         "s = ps.range(99).shuffle(seed=1)\ntrain, test = s[:80], s[80:]",
-        "Write split() before the shuffle, or shuffle(reshuffle=False).",
+        "Write split() before shuffle(seed=1), or use shuffle(reshuffle=False).",
     ),
     (
         "ps.range(99).shuffle(seed=1).batch(3)[-5:]",
-        "Write split() before the shuffle, or shuffle(reshuffle=False).",
+        "Write split() before shuffle(seed=1), or use shuffle(reshuffle=False).",
     ),
     (
         "ps.range(99).shuffle(seed=1).split(0.8, 0.2)",
-        "Split first and shuffle each part, or use shuffle(seed, reshuffle=False).",
+        "Split first and shuffle each part, or use shuffle(reshuffle=False).",
     ),
     (
         "ps.range(99).repeat(2).split(0.8, 0.2)",
@@ -221,7 +221,7 @@ MISTAKES = [
     ),
     (
         'ps.range(3).shuffle(seed=1).cache("c2")',
-        "Put shuffle() after cache(): it has random access. Or use shuffle(reshuffle=False).",
+        "Put shuffle() after cache(), which has random access, or use shuffle(reshuffle=False).",
     ),
     (
         'ps.range(3).random_map(lambda x, rng: x).cache("c3")',

@@ -9,6 +9,7 @@ from penstock._loader import Loader, LoaderOptions
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
 from penstock.plan._batch import Bundle
 from penstock.plan._cache import Cache, CompleteCache, Whole
+from penstock.plan._cautions import reordering
 from penstock.plan._fingerprint import table
 from penstock.plan._node import Node, located, walk
 from penstock.report._progress import ProgressLine
@@ -77,10 +78,10 @@ def _require_one_epoch(node: Node, verb: str) -> None:
                 f"Put {verb}() before random_map(), so that what is before is kept and randomness stays."
             )
         if each.randomness.reorders and not any(below.randomness.reorders for below in each.inputs):
+            steps, keeps = reordering(each)
             raise ArgumentError(
-                f"{verb}() keeps the elements of epoch 0, and {each.label} before it would give their order to every "
-                f"epoch. Put {each.verb}() after {verb}(): it has random access. Or use shuffle(reshuffle=False)."
-                f"{_image_cure(node)}"
+                f"{verb}() keeps the elements of epoch 0, and {steps} before it would give their order to every "
+                f"epoch. Put {each.verb}() after {verb}(), which has random access{keeps}.{_image_cure(node)}"
             )
 
 

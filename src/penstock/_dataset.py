@@ -59,6 +59,7 @@ from penstock.plan._cautions import (
     caution_seed,
     caution_stride,
     caution_windows,
+    reordering,
     was_read,
 )
 from penstock.plan._combine import Concatenate
@@ -756,7 +757,7 @@ class Dataset(NoArray):
         return Dataset(made)
 
     def take(self, n: int) -> "Dataset":
-        """Keeps the first `n` elements, or all if there are fewer.
+        """Keeps the first `n` elements, or all if there are fewer. After a `shuffle`, each epoch has others.
 
         Random access, order: kept. Memory: none.
 
@@ -886,9 +887,10 @@ class Dataset(NoArray):
         parts = tuple(part if (number := as_int(part)) is None else number for part in parts)
         node, count = self._node, len(self)
         if node.randomness.reorders:
+            steps, keeps = reordering(node)
             raise ArgumentError(
-                "split() after a shuffle that changes every epoch would let elements wander between the parts. "
-                "Split first and shuffle each part, or use shuffle(seed, reshuffle=False)."
+                f"split() after {steps} would let elements wander between the parts, for each epoch has an order of "
+                f"its own. Split first{' and shuffle each part' if keeps else ', and do so in each part'}{keeps}."
             )
         if repeats(node):
             raise ArgumentError(

@@ -19,7 +19,7 @@ from penstock.base._errors import ArgumentError, ArgumentTypeError, PenstockErro
 from penstock.base._positions import as_labels
 from penstock.lower._rewrite import Part, with_part, with_parts
 from penstock.plan._batch import Bundle
-from penstock.plan._cautions import caution_labels
+from penstock.plan._cautions import caution_labels, reordering
 from penstock.plan._fields import Fields, named
 from penstock.plan._fingerprint import fingerprint_of, table
 from penstock.plan._node import Node, finite_length
@@ -96,9 +96,10 @@ def _given(call: str, values: Any) -> npt.NDArray[Any]:
 def _read(node: Node, call: str, key: Any) -> npt.NDArray[Any]:
     call = call.replace("...", repr(key))
     if node.randomness.reorders:
+        steps, keeps = reordering(node)
         raise ArgumentError(
-            f"{call} reads the labels of epoch 0, and a shuffle before it changes the order in each epoch. Put it "
-            "before the shuffle, or use shuffle(reshuffle=False)."
+            f"{call} reads the labels of epoch 0, and {steps} before it changes the order in each epoch. Put it before "
+            f"{steps}{keeps}."
         )
     try:
         part = Part(key)(node.spec.tree)

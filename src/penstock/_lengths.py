@@ -9,6 +9,7 @@ from penstock._labels import Labels, values_of
 from penstock.base import _tree
 from penstock.base._errors import ArgumentError
 from penstock.base._tree import Structure
+from penstock.plan._cautions import reordering
 from penstock.plan._node import POSITION_LIMIT, Node
 
 
@@ -44,7 +45,7 @@ def lengths_of(node: Node, call: str, lengths: Any, structure: Structure | None 
             raise ArgumentError(
                 f"{call}: lengths are those of elements by position, but after {_reordering(node).label} the element "
                 "at a position changes with each epoch, and not by a shuffle alone. Put this step before it, as in "
-                "mix([a.pack(...), b.pack(...)]), or use shuffle(reshuffle=False)."
+                f"mix([a.pack(...), b.pack(...)]){reordering(node)[1]}."
             )
         node, seed, is_local = below
     if structure is None:

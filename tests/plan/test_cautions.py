@@ -44,30 +44,36 @@ TOLD: dict[str, tuple[Callable[[], Any], str]] = {
     "take and skip": (
         lambda: parts(ps.range(99).shuffle(seed=1)),
         (
-            "take(80) after shuffle(seed=1) leaves out other elements in each epoch, for each has an order of its "
-            "own. Parts that are made so have elements in common. Write split() before the shuffle, or "
+            "skip(80) after shuffle(seed=1) leaves out other elements in each epoch, for each has an order of its "
+            "own. Parts that are made so have elements in common. Write split() before shuffle(seed=1), or use "
             "shuffle(reshuffle=False). A round of repeat() is such an epoch, too."
         ),
     ),
     "skip": (lambda: ps.range(99).shuffle(seed=1).skip(80), "skip(80) after shuffle(seed=1) leaves out other elements"),
     "slices": (
-        lambda: [ps.range(99).shuffle(seed=1)[:80], ps.range(99).shuffle(seed=1, reshuffle=False)[80:]],
-        "slice(:80) after shuffle(seed=1) leaves out other elements",
+        lambda: [ps.range(99).shuffle(seed=1)[80:], ps.range(99).shuffle(seed=1, reshuffle=False)[:80]],
+        "slice(80:) after shuffle(seed=1) leaves out other elements",
     ),
-    "every second": (lambda: ps.range(99).shuffle(seed=1)[::2], "slice(::2) after shuffle(seed=1) leaves out other"),
-    "another part each round": (
-        lambda: ps.range(9).shuffle(seed=1)[:4].repeat(5),
+    "every second, from the second on": (
+        lambda: ps.range(99).shuffle(seed=1)[1::2],
+        "slice(1::2) after shuffle(seed=1) leaves out other",
+    ),
+    "another rest each round": (
+        lambda: ps.range(9).shuffle(seed=1)[4:].repeat(5),
         "A round of repeat() is such an epoch",
     ),
-    "shorter epochs": (
-        lambda: ps.range(99).shuffle(seed=1).batch(3).take(5),
-        "take(5) after shuffle(seed=1) leaves out",
+    "the rest of a stream": (
+        lambda: ps.from_generator(range, 9).shuffle(seed=1, window=3).skip(5),
+        "skip(5) after shuffle(seed=1, window=3) leaves out other elements in each epoch",
     ),
-    "a part of a stream": (
-        lambda: ps.from_generator(range, 9).shuffle(seed=1, window=3).take(5),
-        "take(5) after shuffle(seed=1, window=3) leaves out other elements in each epoch",
+    "the rest of what is drawn": (
+        lambda: ps.range(9).sample([1] * 9).map(np.negative).skip(5),
+        "Write split() before sample(..., seed=0). A round of repeat()",
     ),
-    "a part of what is drawn": (lambda: ps.range(9).sample([1] * 9).take(5), "take(5) after sample("),
+    "the rest of what is drawn in an order": (
+        lambda: ps.range(9).sample([1] * 9).random_map(noisy).shuffle(seed=1)[5:],
+        "Write split() before sample(..., seed=0) and shuffle(seed=1). A round of repeat()",
+    ),
     "windows of an order": (
         lambda: ps.range(99).shuffle(seed=1).windows(3),
         "windows(3) after shuffle(seed=1) makes windows of elements that stand side by side in the order of one epoch.",
@@ -75,6 +81,10 @@ TOLD: dict[str, tuple[Callable[[], Any], str]] = {
     "groups of an order": (
         lambda: ps.range(4).shuffle(seed=1).windows(2, groups=[0, 0, 1, 1]),
         "windows(groups=...) after shuffle(seed=1) takes a value by position, where each epoch has another element.",
+    ),
+    "labels of what is drawn": (
+        lambda: ps.range(4).sample([1] * 4).windows(2, groups=[0, 0, 1, 1]),
+        "where each epoch has another element. Put this step before sample(..., seed=0).",
     ),
     "weights of an order": (
         lambda: ps.range(3).shuffle(seed=1).sample([1, 0, 0]),
@@ -122,6 +132,12 @@ NOT_TOLD: dict[str, Callable[[], Any]] = {
     "a look after a pass": lambda: [[list(ds), ds[3], next(iter(ds[:]))] for ds in [ps.range(9).shuffle(seed=1)]],
     "all of an order": lambda: [SHUFFLED[:], SHUFFLED[::-1], SHUFFLED.take(99), SHUFFLED.take(200), SHUFFLED.skip(0)],
     "a number of steps": lambda: SHUFFLED.repeat().batch(3).take(500),
+    "some at random in each epoch": lambda: SHUFFLED.take(80),
+    "some batches at random": lambda: SHUFFLED.batch(3)[:5].loader("inline"),
+    "some of what is drawn": lambda: ps.range(9).sample([1] * 9).take(5),
+    "some of a stream": lambda: ps.from_generator(range, 9).shuffle(seed=1, window=3).take(5),
+    "every second": lambda: SHUFFLED[::2],
+    "some in each round": lambda: SHUFFLED[:4].repeat(5),
     "a part before the shuffle": lambda: ps.range(99)[:80].shuffle(seed=1).repeat(5),
     "windows before the shuffle": lambda: ps.range(99).windows(3).shuffle(seed=1),
     "frames of a clip": lambda: ps.range(999).windows(8, stride=8),

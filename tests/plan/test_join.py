@@ -108,7 +108,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "elements that are no dicts": (lambda: visits().join(ps.range(3), ON), "the others are () int64. Make dicts"),
     "another how": (lambda: visits().join(users(), ON, how="outer"), "join(how='outer'): it is 'left' or 'inner'"),
     "a fill that nothing needs": (lambda: visits().join(users(), ON, how="inner", fill=0), "an inner join leaves out"),
-    "an order that changes": (lambda: visits().shuffle(1).join(users(), ON), "a shuffle before it changes the order"),
+    "an order that changes": (lambda: visits().shuffle(1).join(users(), ON), "shuffle(seed=1) before it changes"),
     "an order that changes there": (lambda: visits().join(users().shuffle(1), ON), "of the other dataset reads"),
     "an endless one": (lambda: visits().repeat().join(users(), ON), "join() needs a known number of elements"),
     "a key twice in on": (lambda: visits().join(users(), {"user": "id", "page": "id"}), "the other dataset twice"),
@@ -188,7 +188,7 @@ def test_groups_of_elements_of_any_size_are_refused() -> None:
     ragged = ps.range(3).map(np.arange, element_spec=ps.ArraySpec((None,), "int64"))
     with pytest.raises(ps.SpecError, match=r"group_by\(...\)"):
         ragged.group_by([0, 0, 1]).element_spec  # noqa: B018
-    with pytest.raises(ps.ArgumentError, match=r"group_by\('k'\) reads the labels of epoch 0, and a shuffle"):
+    with pytest.raises(ps.ArgumentError, match=r"group_by\('k'\) reads the labels of epoch 0, and shuffle"):
         ps.from_arrays({"k": np.arange(3)}).shuffle(1).group_by("k")
     with pytest.raises(ps.ArgumentTypeError, match=r"group_by\(\) needs random access"):
         ps.range(3).filter(lambda x: True).group_by([0, 0, 1])
@@ -323,7 +323,7 @@ NOT_FOUND: dict[str, tuple[Any, str]] = {
     "no key": (lambda: users().positions_of([None, 7], on="id"), "text or bytes, and these are object and integers"),
     "another kind": (lambda: users().positions_of("7", on="id"), "keys are text here and integers in this dataset"),
     "no such leaf": (lambda: users().positions_of(7, on="ID"), "positions_of(on='ID'): elements have no such leaf"),
-    "a shuffle": (lambda: users().shuffle(1).positions_of(7, on="id"), "a shuffle before it changes the order"),
+    "a shuffle": (lambda: users().shuffle(1).positions_of(7, on="id"), "shuffle(seed=1) before it changes the order"),
     "endless": (lambda: users().repeat().positions_of(7, on="id"), "positions_of() needs a known number of elements"),
 }  # fmt: skip
 

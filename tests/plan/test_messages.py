@@ -102,9 +102,16 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: ps.range(9).shuffle().split(0.5, 0.5),
         ValueError,
         (
-            r"split\(\) after a shuffle that changes every epoch would let elements wander between the "
-            r"parts\. Split first "
-            r"and shuffle each part, or use shuffle\(seed, reshuffle=False\)\."
+            r"split\(\) after shuffle\(seed=0\) would let elements wander between the parts, for each epoch has an "
+            r"order of its own\. Split first and shuffle each part, or use shuffle\(reshuffle=False\)\."
+        ),
+    ),
+    "split of what is drawn": (
+        lambda: ps.range(9).sample([1] * 9).split(0.5, 0.5),
+        ValueError,
+        (
+            r"split\(\) after sample\(\.\.\., seed=0\) would let elements wander between the parts, for each epoch has "
+            r"an order of its own\. Split first, and do so in each part\."
         ),
     ),
     "split of windows at random": (

@@ -75,18 +75,33 @@ def caution_data_loader(node: Node) -> None:
         )
 
 
+def reordering(node: Node) -> tuple[str, str]:
+    """Names the steps that give each epoch an order of its own, and the cure beside another place, where there is one.
+
+    What `sample` draws differs in each epoch whatever its arguments.
+    """
+    steps = [each for each in walk(node) if each.redraws]
+    keeps = ", or use shuffle(reshuffle=False)" if all(each.verb == "shuffle" for each in steps) else ""
+    return " and ".join(dict.fromkeys(each.label for each in reversed(steps))), keeps
+
+
 def caution_cut(cut: Slice) -> None:
-    """Cautions about a part of an order that each epoch makes anew. Shards are parts of one epoch: they go together."""
+    """Cautions about the rest of an order that each epoch makes anew: its beginning is another part, which it meets.
+
+    A beginning alone is some elements at random in each epoch, as many programs want them. Shards go together.
+    """
     node = cut.source
-    is_part = cut.start > 0 if node.length == math.inf else node.length is None or cut.length != node.length
-    if is_part and cut.verb != "shard" and node.randomness.reorders:
+    is_rest = cut.start > 0 and (node.length is None or cut.length != node.length or node.length == math.inf)
+    if is_rest and cut.verb != "shard" and node.randomness.reorders:
+        steps, keeps = reordering(node)
         caution(
             node,
             "%s after %s leaves out other elements in each epoch, for each has an order of its own. Parts that are "
-            "made so have elements in common. Write split() before the shuffle, or shuffle(reshuffle=False). A round "
-            "of repeat() is such an epoch, too.",
+            "made so have elements in common. Write split() before %s%s. A round of repeat() is such an epoch, too.",
             cut.label,
-            random_steps(node),
+            steps,
+            steps,
+            keeps,
         )
 
 
@@ -98,7 +113,7 @@ def caution_windows(node: Node, written: str) -> None:
             "%s after %s makes windows of elements that stand side by side in the order of one epoch. For neighbours "
             "in the data, write windows() before it.",
             written,
-            random_steps(node),
+            reordering(node)[0],
         )
 
 
@@ -118,12 +133,14 @@ def caution_absent(mix: Mix) -> None:
 def caution_labels(node: Node, call: str) -> None:
     """Cautions about labels by position of an order that each epoch makes anew."""
     if node.randomness.reorders:
+        steps, keeps = reordering(node)
         caution(
             node,
-            "%s after %s takes a value by position, where each epoch has another element. Put this step before the "
-            "shuffle, or use shuffle(reshuffle=False).",
+            "%s after %s takes a value by position, where each epoch has another element. Put this step before %s%s.",
             call,
-            random_steps(node),
+            steps,
+            steps,
+            keeps,
         )
 
 
