@@ -22,6 +22,7 @@ from penstock._loader import Loader, LoaderOptions
 from penstock.plan._node import walk
 from penstock.plan._source import Source
 from penstock.report._counters import Counters
+from penstock.run._file_watch import FileWatch
 from tests.run.common import Gate
 from tests.waits import DEADLINE_S
 
@@ -628,6 +629,20 @@ def test_a_file_that_is_written_to_while_it_is_read_is_one_line_in_the_log(
     (record,) = caplog.records
     text = f"{path} was written to while a loader reads it: 928 bytes before, 928 now. So epoch 1 may have old and new"
     assert record.getMessage().startswith(text)
+
+
+def test_a_file_replaced_by_one_of_its_size_and_time_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("x.npy", "new.npy"):
+        np.save(tmp_path / name, np.arange(100))
+        os.utime(tmp_path / name, ns=(1, 1))
+    watch = FileWatch(ps.from_npy(tmp_path / "x.npy")._node)
+    watch.look(0)
+    (tmp_path / "x.npy").chmod(0o600)
+    watch.look(0)
+    assert not caplog.records
+    os.replace(tmp_path / "new.npy", tmp_path / "x.npy")
+    watch.look(1)
+    assert "x.npy was written to while a loader reads it" in caplog.text
 
 
 def test_files_of_records_are_looked_at_too(tmp_path: Path) -> None:

@@ -1584,9 +1584,9 @@ class Dataset(NoArray):
 
         Elements are kept as they are asked for, in any order, by any worker, and read from there after. On disk they
         stay for the next run; several processes may share them. A cache is bound to the steps before it:
-        to the code, constants and variables of functions, to path, size and time of change of files, and to the
-        contents of arrays. If one of these changes, a new cache begins, and the log names the change. Files that a
-        function opens by itself are not seen.
+        to the code, constants and variables of functions, to path, size, time of change and some content of files, and
+        to the contents of arrays. If one of these changes, a new cache begins, and the log names the change. Files that
+        a function opens by itself are not seen.
 
         A process may be killed at any moment, the disk may be full: what is read is right, and what could not be kept
         is made again in each epoch.

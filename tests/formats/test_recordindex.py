@@ -5,6 +5,7 @@ import gzip
 import logging
 import lzma
 import os
+import shutil
 import stat
 import zlib
 
@@ -235,7 +236,7 @@ def test_a_copy_that_a_stranger_may_have_forged_is_not_used(tmp_path, mode, monk
     copy, forged = copy_of(path), b"forged\n" * 1000
     copy.write_bytes(forged)
     facts = np.array([len(forged), zlib.crc32(forged), copy.stat().st_mtime_ns])
-    state = f"content {path.stat().st_size} {path.stat().st_mtime_ns}"
+    state = f"content {path.stat().st_size} {path.stat().st_mtime_ns} {path.stat().st_ctime_ns}"
     copy.with_name(f"{copy.name}.sum").write_bytes(b"".join(_kept.index_bytes(state, {"facts": facts})))
     shared.chmod(mode)
     if mode == 0o1777:  # as if this were another user's process, and /tmp no such folder
@@ -378,3 +379,82 @@ def test_a_compression_that_is_not_read_is_named(tmp_path, name, content, form):
     for read in (ps.from_text, ps.from_jsonl, ps.from_csv):
         with pytest.raises(ps.SourceError, match=f"is compressed by {form}, which is not read here. Decompress it, or"):
             list(read(tmp_path / name))
+
+
+def swapped(path, content, how):
+    """Writes a file anew, of the same size and time of the last change."""
+    before = path.stat()
+    new = path if how == "in place" else path.with_name("new")
+    if how == "deleted before":
+        path.unlink()
+        new = path
+    new.write_bytes(content)
+    os.utime(new, ns=(before.st_atime_ns, before.st_mtime_ns))
+    if new != path:
+        os.replace(new, path)
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+
+
+HOW = ["replaced", "in place", "deleted before"]
+
+
+def as_jsonl(number):
+    return b"".join(b'{"x": %d}\n' % (number if row == 700 else row % 10) for row in range(1000))
+
+
+def as_records(number):
+    return b"".join(b"%d\n" % (number if row == 700 else row % 10) for row in range(1000))
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("form", ["lines", "packed", "jsonl", "columns", "csv"])
+def test_a_file_of_the_same_size_and_time_is_another(tmp_path, monkeypatch, form, how):
+    if form == "columns":
+        monkeypatch.setattr("penstock.formats.rowtext.LEAST_NBYTES", 0)
+    path = tmp_path / "a"
+    content = {
+        "lines": as_records,
+        "packed": lambda number: gzip.compress(as_records(number), 0, mtime=0),
+        "jsonl": as_jsonl,
+        "columns": as_jsonl,
+        "csv": lambda number: b"x\n" + as_records(number),
+    }[form]
+    read = {"csv": ps.from_csv, "lines": ps.from_text, "packed": ps.from_text}.get(form, ps.from_jsonl)
+    path.write_bytes(content(7))
+    os.utime(path, (1, 1))
+    for number, there in enumerate(["7", "8", "9"]):
+        if number:
+            swapped(path, content(int(there)), how)
+        found = read(path)[700]
+        assert str(found if read is ps.from_text else found["x"]) == there
+
+
+def test_a_dataset_of_a_file_that_was_replaced_is_refused_and_of_one_whose_mode_changed_is_not(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(as_records(7))
+    ds, other = ps.from_text(path), ps.from_text(path)
+    assert len(ds) == len(other) == 1000
+    path.chmod(0o600)
+    os.link(path, tmp_path / "b")
+    assert ds[700] == "7"
+    swapped(path, as_records(8), "replaced")
+    assert ds[700] == "7"  # it is open
+    with pytest.raises(ps.SourceError, match=r"a has changed since the dataset was made: 2,000 bytes then, 2,000 now"):
+        other[700]
+
+
+def test_a_copy_of_a_folder_is_read_and_a_run_goes_on_with_it(tmp_path):
+    def loader_of(folder):
+        return ps.from_jsonl(folder / "a").shuffle(1).batch(100).loader(executor="inline")
+
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "a").write_bytes(as_jsonl(7))
+    with loader_of(tmp_path / "one") as loader:
+        epoch = iter(loader)
+        next(epoch)
+        state = loader.get_state()
+        right = [each["x"].tolist() for each in epoch]
+    shutil.copytree(tmp_path / "one", tmp_path / "two")  # keeps the times, with indexes of other files
+    with loader_of(tmp_path / "two") as loader:
+        loader.set_state(state)
+        assert [each["x"].tolist() for each in loader] == right

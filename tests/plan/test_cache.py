@@ -212,6 +212,43 @@ def test_files_are_known_by_path_and_time(tmp_path: Path) -> None:
     assert numbers(ps.from_npy(tmp_path / "x.npy").cache(tmp_path / "kept")) == [1, 2, 3, 4]
 
 
+def test_files_of_one_size_and_time_are_known_by_their_content(tmp_path: Path) -> None:
+    def write(first: int, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        np.save(folder / "x.npy", np.arange(4) + first)  # in place
+        (folder / "lines").write_text("".join(f"{first + number}\n" for number in range(4)))
+        for name in ("x.npy", "lines"):
+            os.utime(folder / name, ns=(1, 1))
+
+    def kept(folder: Path) -> list[list[int]]:
+        rows = np.memmap(folder / "x.npy", np.int64, "r", 128)
+        mapped = ps.range(4).map(lambda number: rows[number])
+        lines = ps.from_text(folder / "lines").map(np.int64)
+        every = ps.from_npy(folder / "x.npy"), mapped, lines
+        return [numbers(ds.cache(tmp_path / f"kept {number}")) for number, ds in enumerate(every)]
+
+    data = tmp_path / "data"
+    for first in (0, 3):
+        write(first, data)
+        assert kept(data) == [[first, first + 1, first + 2, first + 3]] * 3
+    folders = sorted(tmp_path.glob("kept */*"))
+    for name in ("x.npy", "lines"):
+        (data / name).chmod(0o600)
+        shutil.copy2(data / name, tmp_path / name)
+        os.replace(tmp_path / name, data / name)  # another inode, as on another machine
+    assert kept(data) == [[3, 4, 5, 6]] * 3
+    assert sorted(tmp_path.glob("kept */*")) == folders
+
+
+def test_files_of_images_are_known_by_their_inode_too(tmp_path: Path) -> None:
+    for first in (0, 3):
+        (tmp_path / "new").write_bytes(bytes([first] * 4))
+        os.utime(tmp_path / "new", ns=(1, 1))
+        os.replace(tmp_path / "new", tmp_path / "a.bin")
+        (found,) = ps.from_files([tmp_path / "a.bin"]).cache(tmp_path / "kept")
+        assert bytes(found["bytes"]) == bytes([first] * 4)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["h5py", "zarr", "datasets"])
 def test_files_of_other_libraries_are_known_by_path_and_time(kind: str, tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ import types
 from collections.abc import Iterator
 from typing import Any, Final
 
+from penstock.base._files import Stamp
+
 # The last three are of the bodies of classes: up to 3.11, and from 3.12 on.
 _LOADS: Final = {
     "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF", "LOAD_FROM_DICT_OR_GLOBALS",
@@ -99,7 +101,7 @@ def imported(code: types.CodeType, package: str) -> dict[str, str]:
                     if file.endswith(".py"):
                         inside = known if os.path.basename(file) == "__init__.py" else known.rpartition(".")[0]
                         with contextlib.suppress(OSError, SyntaxError, ValueError):
-                            rest.append((_compiled(file, os.stat(file).st_mtime_ns), inside))
+                            rest.append((_compiled(file, Stamp.of(file)), inside))
     return found
 
 
@@ -125,7 +127,7 @@ def _files_of(name: str) -> Iterator[tuple[str, str]]:
 
 
 @functools.lru_cache(4096)
-def _compiled(file: str, changed: int) -> types.CodeType:
+def _compiled(file: str, state: Stamp) -> types.CodeType:
     with open(file, "rb") as opened:
         return compile(opened.read(), file, "exec", dont_inherit=True)
 

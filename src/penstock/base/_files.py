@@ -1,15 +1,75 @@
 """Opens files that the user names. A pipe would keep its reader waiting for a writer, perhaps for ever."""
 
 import errno
+import hashlib
 import io
 import os
 import stat
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NamedTuple
 
 from penstock.base._errors import ArgumentError, SourceError
 
 # Not on Windows. O_NONBLOCK changes nothing for a regular file.
 _FLAGS: Final[int] = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+_MARK_NBYTES: Final = 64 << 10
+"""Bytes of each of the three blocks that a mark of the content takes."""
+
+
+class Stamp(NamedTuple):
+    """What tells a state of a local file from others without reading it. Unpacked archives share size and time."""
+
+    nbytes: int
+    modified_ns: int
+    """The time that `os.utime` sets."""
+    inode: int
+    """The number of the file. A new file may get that of a deleted one."""
+    changed_ns: int
+    """The time of the last change of anything, also of the mode, the links and the name. No program sets it."""
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str]) -> "Stamp":
+        """The stamp of a file now.
+
+        Raises:
+            OSError: It is missing.
+        """
+        status = os.stat(path)
+        return cls(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
+
+    def is_same(self, other: "Stamp") -> bool:
+        """Whether a run may take both for one state.
+
+        `chmod` changes only the time, and mounts of FUSE give a file another inode while it is in use. Neither may end
+        a run. A file in the place of another has both anew.
+        """
+        return self[:2] == other[:2] and (self.inode == other.inode or self.changed_ns == other.changed_ns)
+
+
+def lasting_stamp(path: str) -> tuple[int, int, str]:
+    """Returns what identifies a file to a cache: size, time of the last change, and a mark of the content.
+
+    `cache()` may have taken hours, and is of use beside copies of the files too. So neither the inode counts nor a
+    `chmod`. A change of the content at the same size and time is noticed within the blocks of `content_mark`.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    return (*Stamp.of(path)[:2], content_mark(path))
+
+
+def content_mark(path: str) -> str:
+    """Returns the size of a file and a hash of three blocks of it, which tell files apart on several machines.
+
+    Inodes and times differ between copies of a file. A change elsewhere that keeps the size goes unnoticed.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        places = (0, max(0, size // 2 - _MARK_NBYTES // 2), max(0, size - _MARK_NBYTES))
+        blocks = b"".join(os.pread(file.fileno(), _MARK_NBYTES, place) for place in places)
+    return f"{size}-{hashlib.blake2b(blocks, digest_size=8).hexdigest()}"
 
 
 def open_descriptor(path: str | bytes | os.PathLike[str], flags: int = os.O_RDONLY) -> int:

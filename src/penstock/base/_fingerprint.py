@@ -36,6 +36,7 @@ import numpy.typing as npt
 
 from penstock.base._code import closure_of, imported, is_installed, is_own, is_own_code, uses
 from penstock.base._errors import PenstockError, type_of
+from penstock.base._files import lasting_stamp
 from penstock.base._tree import text_of_structure
 
 OWN_VERSION: Final = "0.1.0"
@@ -387,13 +388,13 @@ def _file_of(array: npt.NDArray[Any]) -> tuple[Any, ...] | None:
         return None
     path = os.path.abspath(base.filename)
     try:
-        status = os.stat(path)
+        state = lasting_stamp(path)
     except OSError:
         return None
     shift = array.__array_interface__["data"][0] - np.frombuffer(buffer, np.uint8).__array_interface__["data"][0]
     # NumPy maps from the last page boundary before the offset that it was asked for.
     offset = base.offset - base.offset % mmap.ALLOCATIONGRANULARITY + shift
-    return path, status.st_size, status.st_mtime_ns, offset, array.strides
+    return path, *state, offset, array.strides
 
 
 @functools.lru_cache(256)

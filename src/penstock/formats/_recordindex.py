@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from penstock.base._arguments import needs
 from penstock.base._errors import ArgumentError, SourceError
+from penstock.base._files import Stamp
 from penstock.base._trust import require_own_file
 from penstock.memory._rows import Indices
 from penstock.sources._kept import VERSION, Arrays, index_bytes, kept, kept_before, problem, read_index, stems_of, write
@@ -264,7 +265,7 @@ def keep_content(
 
 def _paths_of(files: Sequence[File], kind: str, cache_dir: str | None, ending: str) -> list[tuple[Path, Path]]:
     """The places where what is made of files may be: what the names of its states begin with, and its own name."""
-    facts = " ".join(f"{file.nbytes} {file.version}" for file in files)
+    facts = " ".join(file.state for file in files)
     state = hashlib.sha256(f"{VERSION} {kind} {facts}".encode()).hexdigest()[:8]
     more = hashlib.sha256("\0".join(file.url for file in files).encode()).hexdigest()[:8] if len(files) > 1 else ""
     stems = [stem.with_name(stem.name + f".{more}" * bool(more)) for stem in stems_of(files[0], cache_dir)]
@@ -274,8 +275,8 @@ def _paths_of(files: Sequence[File], kind: str, cache_dir: str | None, ending: s
 def _copied(files: Sequence[File], path: Path, content: Iterator[bytes], changed_s: int) -> File:
     """Writes the content of a file, reads it back, and notes its size and checksum.
 
-    All copies of a state have the same time of the last change. So processes that start together and each make one
-    take it for the same file, whichever is the last to replace it.
+    Processes that start together each make a copy, and take that of the last for the same file, by its content. All
+    copies of a state have the same time of the last change, which the note has.
 
     Raises:
         SourceError: A file is damaged or truncated.
@@ -293,9 +294,9 @@ def _copied(files: Sequence[File], path: Path, content: Iterator[bytes], changed
     copy = described(str(path))
     if [copy.nbytes, _checksum(copy)] != written:
         raise OSError(errno.EIO, "what was written cannot be read back")
-    facts = {"facts": np.array([*written, int(copy.version)])}
+    facts = {"facts": np.array([*written, Stamp.of(path).modified_ns])}
     write(file, _note_of(path), index_bytes(_state_of(files), facts), others=others)
-    return copy
+    return copy.by_content()
 
 
 def _kept_copy(files: Sequence[File], path: Path) -> File | None:
@@ -306,22 +307,22 @@ def _kept_copy(files: Sequence[File], path: Path) -> File | None:
         if (facts := read_index(_state_of(files), _note_of(path).read_bytes())) is None:
             return None
         nbytes, checksum, changed = facts["facts"].tolist()
-        copy = described(str(path))
+        copy, now = described(str(path)), Stamp.of(path).modified_ns
         if copy.nbytes != nbytes:
             return None
-        if int(copy.version) == changed:
-            return copy
+        if now == changed:
+            return copy.by_content()
         if _checksum(copy) == checksum:  # the folder was copied
-            facts = {"facts": np.array([nbytes, checksum, int(copy.version)])}
+            facts = {"facts": np.array([nbytes, checksum, now])}
             with contextlib.suppress(OSError):
                 file, *others = files
                 write(file, _note_of(path), index_bytes(_state_of(files), facts), others=others)
-            return copy
+            return copy.by_content()
     return None
 
 
 def _state_of(files: Sequence[File]) -> str:
-    return f"{_NOTE} {' '.join(f'{file.nbytes} {file.version}' for file in files)}"
+    return f"{_NOTE} {' '.join(file.state for file in files)}"
 
 
 def _note_of(path: Path) -> Path:

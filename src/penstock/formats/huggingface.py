@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from penstock.base import _tree
 from penstock.base._errors import ArgumentTypeError, PenstockError, SourceError, SpecError, type_of
-from penstock.base._files import open_file
+from penstock.base._files import lasting_stamp, open_file
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
 from penstock.base._trust import is_inside
@@ -38,7 +38,7 @@ from penstock.formats._columns import (
 )
 from penstock.formats._leaves import field_of
 from penstock.memory._rows import Indices
-from penstock.sources._openfile import described, stamp
+from penstock.sources._openfile import described
 from penstock.sources.arrays import NamedSource
 
 
@@ -52,8 +52,8 @@ class MappedTable:
     """Names of methods of `pyarrow.Table`, with their arguments."""
 
     def fingerprint_parts(self) -> dict[str, Any]:
-        """The file by path, size and time of the last change, and the steps."""
-        return {"the file": (self.path, *stamp(self.path)), "what was done to it": self.replays}
+        """The file by path, size, time of the last change and a mark of its content, and the steps."""
+        return {"the file": (self.path, *lasting_stamp(self.path)), "what was done to it": self.replays}
 
     def open(self) -> pa.Table:
         """Maps the file.
@@ -123,7 +123,7 @@ class _OpenTable:
         for number in np.unique(np.searchsorted(self._ends, rows, side="right")).tolist():
             for file in self._files[number]:
                 with suppress(FileNotFoundError):  # then the mapping still has all of it
-                    if stamp(file.url) != (file.nbytes, int(file.version)):
+                    if not file.is_unchanged():
                         file.open()  # raises
 
 

@@ -16,7 +16,7 @@ from nibabel.orientations import aff2axcodes
 from nibabel.volumeutils import apply_read_scaling
 
 from penstock.base._errors import ArgumentError, ArgumentTypeError, PenstockError, SourceError, SpecError
-from penstock.base._files import open_file, require_file
+from penstock.base._files import Stamp, open_file, require_file
 from penstock.base._retries import retry_budget
 from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
@@ -24,7 +24,6 @@ from penstock.base._units import size_text
 from penstock.memory._rows import Indices
 from penstock.plan._source import Source
 from penstock.sources._listing import FileList
-from penstock.sources._openfile import stamp
 from penstock.sources._wholefiles import found
 from penstock.sources.boxes import BoxSource
 
@@ -194,9 +193,9 @@ class NiftiSource(Source):
         return list(self.files)
 
     def fingerprint_parts(self) -> dict[str, Any]:
-        """The files by path, size and time of the last change."""
+        """The files by path, size, time of the last change and inode."""
         places = [os.path.join(self.files.base, each) for each in self.files]
-        states = [stamp(place) if os.path.exists(place) else (-1, -1) for place in places]
+        states = [Stamp.of(place)[:3] if os.path.exists(place) else (-1, -1, -1) for place in places]
         return {
             "the paths of the files": "\0".join(places),
             "the sizes and times of the files": np.array(states, np.int64),
@@ -221,7 +220,7 @@ class OpenNifti:
 
     def __init__(self, source: NiftiSource) -> None:
         self._source = source
-        self._images: dict[str, tuple[tuple[int, int], Any]] = {}
+        self._images: dict[str, tuple[tuple[int, ...], Any]] = {}
         """The states of files, and their headers. Threads may make one twice."""
 
     def read_into(self, indices: Indices, out: Tree) -> None:
@@ -261,7 +260,7 @@ class OpenNifti:
         source, path = self._source, self._source.files[index]
         place = os.path.join(source.files.base, path)
         try:
-            state = stamp(place)
+            state: tuple[int, ...] = Stamp.of(place)
         except OSError:
             state = (-1, -1)  # `image_of` says what is wrong
         kept_state, image = self._images.get(path, (None, None))

@@ -50,7 +50,7 @@ from penstock.formats._tableread import (
 from penstock.memory._rows import positions_of
 from penstock.plan._source import Read, Source
 from penstock.sources._blocks import CachedFile
-from penstock.sources._openfile import File, FilesSource, block_reader, bounds_of, by_part, for_each, placed, stamp
+from penstock.sources._openfile import File, FilesSource, block_reader, bounds_of, by_part, for_each, placed
 from penstock.sources._remote import ByteSource, RemoteFile
 from penstock.sources.parted import PartedArray
 
@@ -389,8 +389,7 @@ class OpenTableSource:
         file = self._source.files[self._groups.files[group]]
         if file.is_local:
             with suppress(OSError):
-                nbytes, changed = stamp(file.url)
-                if nbytes == file.nbytes and (not file.version.isdigit() or changed == int(file.version)):
+                if file.is_unchanged():
                     return
             file.open()
 

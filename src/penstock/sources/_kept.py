@@ -60,9 +60,8 @@ def kept(
     """
     if (found := kept_before(file, kind, cache_dir, name)) is not None:
         return found
-    made = build()
     stamp, paths = _index_of(file, kind, cache_dir, name)
-    problems = []
+    made, problems = build(), []
     for path in paths:
         try:
             _spare(path)
@@ -133,7 +132,7 @@ def kept_before(file: File, kind: str, cache_dir: str | None, name: str = "index
 def _index_of(file: File, kind: str, cache_dir: str | None, name: str) -> tuple[str, list[Path]]:
     """Returns what the index of a file begins with, and the places where it may be."""
     paths = [stem.with_name(f"{stem.name}.{name}") for stem in stems_of(file, cache_dir)]
-    return f"{VERSION} {kind} {file.nbytes} {file.version}", paths
+    return f"{VERSION} {kind} {file.state}", paths
 
 
 def index_bytes(stamp: str, arrays: Arrays) -> Iterator[bytes]:

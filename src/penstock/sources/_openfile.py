@@ -34,7 +34,15 @@ from penstock.base._errors import (
     home_cure,
     no_path,
 )
-from penstock.base._files import Readable, open_descriptor, require_file, require_path
+from penstock.base._files import (
+    Readable,
+    Stamp,
+    content_mark,
+    lasting_stamp,
+    open_descriptor,
+    require_file,
+    require_path,
+)
 from penstock.base._positions import require_order
 from penstock.base._printable import printable
 from penstock.base._retries import NOTHING_WANTED, RetryBudget, reading_with, retry_budget
@@ -50,7 +58,7 @@ from penstock.sources._fetch import AHEAD_NBYTES, MEMORY_COUNT, Fetcher, is_join
 from penstock.sources._listing import matching
 from penstock.sources._remote import ByteSource, RemoteFile, facts_of, is_remote, matches, reason_of, sent
 from penstock.sources._store import StorageOptions, is_native
-from penstock.sources.npy import content_mark, is_in_memory
+from penstock.sources.npy import is_in_memory
 
 Integers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -94,7 +102,7 @@ class File:
     """An absolute path, or a URL that `fsspec` knows."""
     nbytes: int
     version: str
-    """The time of the last change in ns, or a mark of the content; for a remote file the ETag or its equivalent."""
+    """The last numbers of its `Stamp`, or a mark of the content; for a remote file the ETag or its equivalent."""
     options: StorageOptions | None = field(default=None, repr=False, compare=False)
     """Those of the client of a remote file."""
     cache: DiskCache | None = field(default=None, repr=False, compare=False)
@@ -132,9 +140,7 @@ class File:
             return RemoteFile(self.url, (self.nbytes, self.version), self.options, cure)
         fact = f"{self.url} cannot be opened"
         now = described(self.url, fact, cure)
-        if self.version.startswith(_CONTENT):  # the dataset was made on another machine
-            now = now.by_content()
-        if now != self:
+        if now.by_content() != self if self._has_mark else not now._stamp.is_same(self._stamp):
             raise SourceError(
                 f"{self.url} has changed since the dataset was made: {self.nbytes:,} bytes then, {now.nbytes:,} now"
                 f"{', and written to' * (now.nbytes == self.nbytes)}. A run must not mix two; make the dataset again."
@@ -152,12 +158,47 @@ class File:
 
     def by_content(self) -> "File":
         """Returns the same file, if it is local, by its content in place of the time, which copies do not share."""
-        if not self.is_local or self.version.startswith(_CONTENT):
+        if not self.is_local or self._has_mark:
             return self
         try:
             return replace(self, version=_CONTENT + content_mark(self.url))
         except OSError as error:
             raise SourceError(f"{self.url} cannot be read: {reason_of(error)}.") from error
+
+    @property
+    def _has_mark(self) -> bool:
+        """Whether a mark of the content stands for the state: another machine made the dataset, or the file is ours."""
+        return self.version.startswith(_CONTENT)
+
+    @property
+    def _stamp(self) -> Stamp:
+        return Stamp(self.nbytes, *map(int, self.version.split()))
+
+    def is_unchanged(self) -> bool:
+        """Whether a local file is as it was, as far as can be seen without reading it.
+
+        Raises:
+            OSError: It is missing.
+        """
+        now = Stamp.of(self.url)
+        return now.nbytes == self.nbytes if self._has_mark else now.is_same(self._stamp)
+
+    @property
+    def state(self) -> str:
+        """What the file must have for what is kept of it to hold. It is made again sooner than wrong.
+
+        The inode does not count, because mounts of FUSE give other ones each time.
+        """
+        if self.is_local and not self._has_mark:
+            return f"{self.nbytes} {self._stamp.modified_ns} {self._stamp.changed_ns}"
+        return f"{self.nbytes} {self.version}"
+
+    def fingerprint_parts(self) -> dict[str, Any]:
+        """The name and the state, without options."""
+        if self.is_local and not self._has_mark:
+            with suppress(OSError):
+                return {"the file": (self.url, *lasting_stamp(self.url))}
+        return {"the file": (self.url, self.nbytes, self.version)}
 
     def head(self, nbytes: int) -> bytes:
         """Returns the first bytes, or all bytes of a shorter file, and requests no more."""
@@ -372,16 +413,6 @@ def rows_of(rows: Indices | slice, members: Integers) -> Indices | slice:
     return np.asarray(members * step + rows.start, np.int64)
 
 
-def stamp(path: str) -> tuple[int, int]:
-    """Returns the size and the time of the last change of a local file, which identify its content.
-
-    Raises:
-        OSError: It is missing.
-    """
-    status = os.stat(path)
-    return status.st_size, status.st_mtime_ns
-
-
 def described(
     url: str, fact: str | None = None, cure: str | None = None, options: StorageOptions | None = None
 ) -> File:
@@ -395,13 +426,13 @@ def described(
     if is_remote(url):
         return File(url, *facts_of(url, options, fact, cure), options)
     try:
-        nbytes, changed = stamp(url)
+        nbytes, *numbers = Stamp.of(url)
         require_file(url)
     except SourceError:
         raise
     except OSError as error:
         raise SourceError(f"{fact}: {reason_of(error)}.{cure}") from error
-    return File(url, nbytes, str(changed))
+    return File(url, nbytes, " ".join(map(str, numbers)))
 
 
 class Chunk(NamedTuple):

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, no_path
+from penstock.base._files import Stamp
 from penstock.base._positions import require_order
 from penstock.base._printable import printable
 from penstock.base._retries import retry_budget
@@ -114,7 +115,7 @@ class WholeFiles(Source):
         return list(self.files)
 
     def fingerprint_parts(self) -> dict[str, Any]:
-        """The files by path, size and time of the last change. Takes some microseconds for each file."""
+        """The files by path, size, time of the last change and inode. Takes some microseconds for each file."""
         return {
             "the paths of the files": "\0".join(self.files),
             "the sizes and times of the files": np.array([_stamp(path) for path in self.files], np.int64),
@@ -337,9 +338,9 @@ def _path(verb: str, path: object) -> str:
     return str(os.fspath(path))
 
 
-def _stamp(path: str) -> tuple[int, int]:
-    """Returns size and time of the last change, or -1 for a missing file."""
+def _stamp(path: str) -> tuple[int, ...]:
+    """Returns size, time of the last change and inode, or -1 for a missing file. There may be too many to read each."""
     try:
-        return _openfile.stamp(path)
+        return Stamp.of(path)[:3]
     except OSError:
-        return -1, -1
+        return -1, -1, -1

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from penstock import native
 from penstock.base._errors import DISK_FAILS, SourceError
+from penstock.base._files import lasting_stamp
 from penstock.base._spec import ArraySpec
 from penstock.plan._source import Read, Source
 from penstock.sources._mapped import mapping_options
-from penstock.sources._openfile import stamp
 from penstock.sources.arrays import copies_of, has_characters, require_characters
 from penstock.sources.npy import StridedFile, require_same
 
@@ -51,10 +51,10 @@ class FileSource(Source):
         return self.handle.describe(index)
 
     def fingerprint_parts(self) -> dict[str, Any]:
-        """The file by path, size and time of the last change, and the places of the rows."""
+        """The file by path, size, time of the last change and a mark of its content, and the places of the rows."""
         handle = self.handle
         return {
-            "the file": (handle.path, *stamp(handle.path)),
+            "the file": (handle.path, *lasting_stamp(handle.path)),
             "the rows": (handle.offset, handle.shape, handle.dtype, handle.strides),
         }
 

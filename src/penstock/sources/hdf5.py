@@ -27,11 +27,10 @@ from penstock.base._errors import (
     SpecError,
     home_cure,
 )
-from penstock.base._files import open_file, require_file
+from penstock.base._files import lasting_stamp, open_file, require_file
 from penstock.base._spec import ArraySpec
 from penstock.memory._rows import Indices
 from penstock.sources._hdf5files import OtherFiles, arrays_in, require_inside
-from penstock.sources._openfile import stamp
 from penstock.sources._packed import log_packed
 from penstock.sources.arrays import NamedSource
 from penstock.sources.boxes import BoxSource, box_text
@@ -201,8 +200,8 @@ class Hdf5Source(NamedSource):
         return f"{self.path}{self.name}"
 
     def fingerprint_parts(self) -> dict[str, Any]:
-        """A local file by path, size and time of the last change, and the dataset in it."""
-        state = stamp(self.path) if os.path.exists(self.path) else ()
+        """A local file by path, size, time of the last change and a mark of its content, and the dataset in it."""
+        state = lasting_stamp(self.path) if os.path.exists(self.path) else ()
         return {"the file": (self.path, *state), "the rows": (self.name, self.element_spec, self.count)}
 
     def open(self) -> "OpenHdf5Source":

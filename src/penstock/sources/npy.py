@@ -10,7 +10,6 @@ against shrinking can be read through a mapping without the risk of SIGBUS.
 
 import ast
 import errno
-import hashlib
 import math
 import mmap
 import os
@@ -26,13 +25,12 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base._errors import SourceError, gone_cure, home_cure
-from penstock.base._files import open_file
+from penstock.base._files import content_mark, open_file
 from penstock.base._travel import leaves_machine
 
 _MAGIC = b"\x93NUMPY"
 # A header is evaluated as a Python literal. A thousand named fields take about 30 kB; a longer one is damage.
 _MAX_HEADER_NBYTES = 1 << 20
-_MARK_NBYTES: Final = 4 << 10
 SEVERAL_FILES = (
     'For several files side by side: penstock.from_npy({"x": path, "y": other}). One after the other: '
     "penstock.concatenate([penstock.from_npy(path) for path in paths])."
@@ -190,21 +188,6 @@ class StridedFile:
         )
         first, end = described.extent
         return described if mapped_from <= first and end <= status.st_size else None
-
-
-def content_mark(path: str) -> str:
-    """Returns the size of a file and a hash of three blocks of it, which tell files apart on several machines.
-
-    Inodes and times differ between copies of a file. A change elsewhere that keeps the size goes unnoticed.
-
-    Raises:
-        OSError: The file cannot be read.
-    """
-    with open_file(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        places = (0, max(0, size // 2 - _MARK_NBYTES // 2), max(0, size - _MARK_NBYTES))
-        blocks = b"".join(os.pread(file.fileno(), _MARK_NBYTES, place) for place in places)
-    return f"{size}-{hashlib.blake2b(blocks, digest_size=8).hexdigest()}"
 
 
 def require_same(file: StridedFile, element: int) -> None:

@@ -16,9 +16,9 @@ import zarr
 from zarr.storage import FsspecStore, LocalStore, ZipStore
 
 from penstock.base._errors import SourceError
+from penstock.base._files import Stamp, lasting_stamp
 from penstock.base._spec import ArraySpec
 from penstock.memory._rows import Indices
-from penstock.sources._openfile import stamp
 from penstock.sources._remote import insist
 from penstock.sources.arrays import NamedSource, require_characters
 from penstock.sources.boxes import BoxSource, box_text
@@ -57,16 +57,16 @@ class ZarrSource(NamedSource):
         return str(self._store) + f"/{self._path}" * bool(self._path)
 
     def fingerprint_parts(self) -> dict[str, Any]:
-        """The array; in a directory, its files by path, size and time of the last change."""
+        """The array; in a directory, its files by path, size, time of the last change and inode."""
         if isinstance(self._store, str):
-            return {"the array": str(self), "its file": stamp(self._store)}
+            return {"the array": str(self), "its file": lasting_stamp(self._store)}
         if not isinstance(self._store, LocalStore):
             return {"the store": self._store, "the array": self._path}
         folder = os.path.join(self._store.root, self._path)
-        files: list[tuple[str, int, int]] = []
+        files: list[tuple[str, int, int, int]] = []
         for where, _, names in os.walk(folder):
             paths = [os.path.join(where, name) for name in names]
-            files.extend((os.path.relpath(path, folder), *stamp(path)) for path in paths)
+            files.extend((os.path.relpath(path, folder), *Stamp.of(path)[:3]) for path in paths)
         return {"the array": str(self), "its files": sorted(files)}
 
     def patched(self, sizes: tuple[int, ...], *, keeps_first: bool) -> BoxSource | None:
@@ -92,11 +92,11 @@ class ZarrSource(NamedSource):
         self.require_same(now, ArraySpec(now.shape[1:], np.dtype("U") if is_text(now) else now.dtype))
         return now
 
-    def version(self) -> tuple[int, int] | None:
+    def version(self) -> Stamp | None:
         """Returns the stamp of a local metadata file, which changes if the array is made again or resized."""
         if isinstance(self._store, LocalStore):
             with suppress(OSError):
-                return stamp(os.path.join(self._store.root, self._path, self._metadata_name))
+                return Stamp.of(os.path.join(self._store.root, self._path, self._metadata_name))
         return None
 
     @property
