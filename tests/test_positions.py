@@ -274,10 +274,14 @@ def test_integers_that_no_float_tells_apart_are_labels_of_their_own() -> None:
     [
         ([1, "1", 1, "1"], r"labels of several kinds: beside text there is an int, 1, of which NumPy would make text"),
         (["a", b"a", "a", "b"], "beside text there is a bytes, b'a'"),
+        (
+            np.ma.masked_array([0, 9, 1, 1], [False, True, False, False]),
+            "1 of 4 values are masked, so they have no label",
+        ),
         ([2**63, -1, 2**63 + 1, -1], rf"has integers from -1 to {2**63 + 1}, which no dtype of NumPy holds together"),
     ],
 )
-def test_labels_that_one_array_would_make_alike_are_refused(labels: list[Any], text: str, tmp_path: Path) -> None:
+def test_labels_that_one_array_would_make_alike_are_refused(labels: Any, text: str, tmp_path: Path) -> None:
     with pytest.raises(ps.ArgumentTypeError, match=text):
         ps.range(4).group_by(labels)
     with pytest.raises(ps.ArgumentTypeError, match=text):

@@ -56,6 +56,7 @@ from penstock.plan._cautions import (
     begins_again,
     caution_cut,
     caution_data_loader,
+    caution_missing,
     caution_seed,
     caution_stride,
     caution_windows,
@@ -649,15 +650,17 @@ class Dataset(NoArray):
         """Draws elements at random, by weights or by class. Each epoch draws anew.
 
         With replacement, each position is drawn alone, so elements come several times or not at all. Without it, each
-        element with a weight comes at most once, heavy ones mostly early. `balance` weighs elements so that all classes
-        come equally often.
+        element with a weight comes at most once, heavy ones mostly early. `balance` weighs elements so that, with
+        replacement, all classes come equally often on average.
 
         With `per_class`, classes come in exact numbers: elements come in groups, in which each class has so many, one
         class after the other, in the order of their labels. `batch` them by the size of a group. Each class is
         shuffled, and all of its elements come before one comes again; what is left over and too few for a group sits
         out, other elements each time. So a group has no element twice, unless a class has fewer than `per_class`. With
         `class_count`, a group has only so many of the classes, drawn at random, in any order: an episode of few-shot
-        learning, or a batch for triplets.
+        learning, or a batch for triplets. Classes come in rounds of as many whole groups as they fill, and none comes
+        twice in a round. If `class_count` divides their number, all come equally often. Otherwise some sit out each
+        round, others each time, so they come equally often on average.
 
         Random access: kept, and needed. Order: a pure function of (seed, epoch). Memory: 16 bytes an element in each
         process; 8 with `per_class`. Without replacement, the first read of an epoch sorts, about 0.3 s a million
@@ -702,6 +705,8 @@ class Dataset(NoArray):
             values = as_weights(labels_of(self._node, "sample(weights=...)", weights))
         else:
             labels = labels_of(self._node, "sample(balance=...)", balance)
+            if not isinstance(per_class, Mapping) or -1 in per_class:
+                caution_missing(self._node, labels)
             if per_class is not None:
                 if not replacement:
                     raise ArgumentError(

@@ -8,6 +8,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+import pandas as pd
 import pytest
 
 import penstock as ps
@@ -115,6 +116,17 @@ TOLD: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: ps.range(9).sample(balance=[0] * 7 + [1] * 2, per_class=4),
         "sample(per_class=4): 1 classes have fewer elements, and so repeat some within a group; 1 has 2.",
     ),
+    "categories of which some are missing": (
+        lambda: ps.range(6).sample(balance=pd.Series([*"abcab", None], dtype="category").cat.codes),
+        (
+            "sample(balance=...): 1 of 6 elements have the label -1, as missing categories have. They are drawn as a "
+            "class of their own. If they have no label, leave them out: ds[labels >= 0]."
+        ),
+    ),
+    "missing categories of a leaf": (
+        lambda: ps.from_arrays({"x": np.arange(4), "c": np.array([-1, 0, 1, -1])}).sample(balance="c", per_class=1),
+        "2 of 4 elements have the label -1",
+    ),
     "the last batches": (lambda: ps.range(99).shuffle().batch(3)[-5:], "leaves out other elements in each epoch"),
     "batches in another order": (
         lambda: ps.range(99).batch(10).map(np.negative).shuffle(seed=1).loader("threads").close(),
@@ -142,6 +154,9 @@ NOT_TOLD: dict[str, Callable[[], Any]] = {
     "windows before the shuffle": lambda: ps.range(99).windows(3).shuffle(seed=1),
     "frames of a clip": lambda: ps.range(999).windows(8, stride=8),
     "enough of each class": lambda: ps.range(9).sample(balance=[0] * 7 + [1] * 2, per_class=2),
+    "labels of two classes": lambda: ps.range(4).sample(balance=[-1, 1, 1, -1]),
+    "numbers that are no places": lambda: ps.range(4).sample(balance=[-2, -1, 0, 1]),
+    "classes that are named": lambda: ps.range(4).sample(balance=[-1, 0, 1, 1], per_class={0: 1, 1: 1}),
     "seeds": lambda: [
         ps.range(9).shuffle(seed) for seed in (0, 1, 7, 9, 42, 99, 123, 1234, 2024, 12_345, 1 << 40, -100)
     ],

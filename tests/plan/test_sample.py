@@ -161,6 +161,21 @@ def test_episodes_have_some_of_the_classes_each_equally_often() -> None:
     np.testing.assert_allclose(seen / seen.sum(), 1 / 20, rtol=0.15)
 
 
+@pytest.mark.parametrize("ways", [2, 5, 10, 3, 4, 7])
+def test_classes_come_equally_often_exactly_where_their_count_divides(ways: int) -> None:
+    labels = np.repeat(np.arange(10), 7)
+    groups, round_count = 10 // ways, 300
+    count = round_count * groups * ways
+    ds = ps.from_arrays(labels).sample(balance=labels, per_class=1, class_count=ways, count=count).batch(count)
+    rounds = ds[0].reshape(round_count, groups * ways)
+    assert all(len(set(each)) == groups * ways for each in rounds.tolist())
+    found = np.bincount(rounds.ravel(), minlength=10)
+    if 10 % ways == 0:
+        assert set(found.tolist()) == {round_count}
+    else:  # some sit out each round, others each time
+        assert abs(found / (count / 10) - 1).max() < 0.15
+
+
 def test_an_element_of_balanced_groups_is_found_in_constant_time() -> None:
     labels = np.arange(1_000_000) % 1000
     ds = ps.range(1_000_000).sample(balance=labels, per_class=4, class_count=16, count=10**12)

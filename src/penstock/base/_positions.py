@@ -117,8 +117,13 @@ def as_labels(value: Any, where: str) -> npt.NDArray[Any]:
         where: As for `as_values`.
 
     Raises:
-        ArgumentTypeError: As `as_values`; or labels are text and something else, or integers of no one dtype.
+        ArgumentTypeError: As `as_values`; or labels are masked, text and something else, or integers of no one dtype.
     """
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise ArgumentTypeError(
+            f"{where}: {np.ma.count_masked(value):,} of {np.size(value):,} values are masked, so they have no label. "
+            "Give them one, values.filled(label), or leave these elements out."
+        )
     found = np.asarray(as_values(value, where))
     if hasattr(value, "__array__") and not isinstance(value, np.ndarray):
         return found.copy()  # it may be the memory of a column or a tensor, which `own` does not know

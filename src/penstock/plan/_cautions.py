@@ -6,6 +6,9 @@ import sys
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
+import numpy as np
+import numpy.typing as npt
+
 from penstock.plan._batch import Batching
 from penstock.plan._filter import FlatMap
 from penstock.plan._index import Shuffle, Slice
@@ -141,6 +144,18 @@ def caution_labels(node: Node, call: str) -> None:
             steps,
             steps,
             keeps,
+        )
+
+
+def caution_missing(node: Node, labels: npt.NDArray[Any]) -> None:
+    """Cautions about classes by number beside -1, the number of a missing category in pandas and AnnData."""
+    if labels.dtype.kind == "i" and labels.min(initial=0) == -1 and (labels == 0).any():
+        caution(
+            node,
+            "sample(balance=...): %s of %s elements have the label -1, as missing categories have. They are drawn as "
+            "a class of their own. If they have no label, leave them out: ds[labels >= 0].",
+            f"{np.count_nonzero(labels == -1):,}",
+            f"{len(labels):,}",
         )
 
 
