@@ -145,6 +145,7 @@ def _kept_values(one: Node) -> npt.NDArray[Any]:
     if kind is None:
         return _all_of(one)
     source, files = node, node.data.files
+    kind += " " + hashlib.sha256(" ".join(file.state for file in files).encode()).hexdigest()[:16]
     words = "\n".join([*node.spec.tree, *(file.url for file in files)])
     name = f"{hashlib.sha256(words.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}.keys"
     store = files[0], kind, getattr(node.data, "cache_dir", None)
