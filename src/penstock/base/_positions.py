@@ -121,8 +121,8 @@ def as_labels(value: Any, where: str) -> npt.NDArray[Any]:
     """
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise ArgumentTypeError(
-            f"{where}: {np.count_nonzero(value.mask):,} of {np.size(value):,} values are masked, so they have no label. "
-            "Give them one, values.filled(label), or leave these elements out."
+            f"{where}: {np.count_nonzero(value.mask):,} of {np.size(value):,} values are masked, so they have no "
+            "label. Give them one, values.filled(label), or leave these elements out."
         )
     found = np.asarray(as_values(value, where))
     if hasattr(value, "__array__") and not isinstance(value, np.ndarray):
