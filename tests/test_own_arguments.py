@@ -1,5 +1,7 @@
 """Arrays, lists and dicts that a plan was given are its own: what the program writes to them later changes nothing."""
 
+import array
+import copy
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -70,6 +72,7 @@ VERBS: dict[str, tuple[Any, Made]] = {
     "sample(weights) of integers": (np.ones(10, int), lambda each: numbers().sample(each, count=50)),
     "sample(weights) of a list": ([1.0] * 10, lambda each: numbers().sample(each, count=50)),
     "sample(weights) of pandas": (pd.Series(np.ones(10)), lambda each: numbers().sample(each, count=50)),
+    "sample(weights) of a buffer": (array.array("d", [1.0] * 10), lambda each: numbers().sample(each, count=50)),
     "sample(weights) without replacement": (np.ones(10), lambda each: numbers().sample(each, replacement=False)),
     "sample(balance)": (LABELS, lambda each: numbers().sample(balance=each, count=50)),
     "sample(per_class)": ({0: 1, 2: 2}, lambda each: numbers().sample(balance=LABELS, per_class=each)),
@@ -182,6 +185,8 @@ def spoil(value: Any) -> None:
     """Writes to arrays, and empties lists and dicts, the inner ones first."""
     if isinstance(value, pd.Series):
         value.iloc[:] = np.zeros(len(value), value.dtype)
+    elif isinstance(value, array.array):
+        value[:] = array.array(value.typecode, [0] * len(value))
     elif isinstance(value, np.ndarray):
         value[...] = 0
     elif isinstance(value, (list, tuple, dict)):
@@ -199,7 +204,7 @@ def elements(ds: ps.Dataset) -> list[Any]:
 def test_what_a_program_writes_to_an_argument_later_changes_nothing(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     given, make = VERBS[name]
-    given = own(given) if not isinstance(given, pd.Series) else given.copy()
+    given = copy.copy(given) if isinstance(given, (pd.Series, array.array)) else own(given)
     want = elements(make(given))
     ds = make(given)
     state = ds.loader(executor="inline").get_state()
@@ -234,10 +239,10 @@ def test_only_arguments_that_are_data_stay_the_callers():
 
 
 def test_data_are_not_copied():
-    array = np.arange(6)
-    ds = ps.from_arrays({"x": array})
-    generated = ps.from_generator(iter, array, element_spec=ps.ArraySpec((), "int64"))
-    array[:] = 7
+    data = np.arange(6)
+    ds = ps.from_arrays({"x": data})
+    generated = ps.from_generator(iter, data, element_spec=ps.ArraySpec((), "int64"))
+    data[:] = 7
     assert {int(each["x"]) for each in ds} == {int(each) for each in generated} == {7}
 
 

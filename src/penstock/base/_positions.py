@@ -125,8 +125,8 @@ def as_labels(value: Any, where: str) -> npt.NDArray[Any]:
             "label. Give them one, values.filled(label), or leave these elements out."
         )
     found = np.asarray(as_values(value, where))
-    if hasattr(value, "__array__") and not isinstance(value, np.ndarray):
-        return found.copy()  # it may be the memory of a column or a tensor, which `own` does not know
+    if not isinstance(value, (list, tuple, np.ndarray)):
+        return found.copy()  # it may be the memory of a column, a tensor or a buffer, which `own` does not know
     if not isinstance(value, (list, tuple)) or found.ndim != 1:
         return found
     if (kind := {"U": str, "S": bytes}.get(found.dtype.kind)) is not None:
