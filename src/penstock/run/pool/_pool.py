@@ -40,6 +40,7 @@ from penstock.run._cpus import usable_cpu_count
 from penstock.run._dispatcher import EMPTY, RETRY_S, Dispatcher, DispatcherClient, Job, Receiver
 from penstock.run.pool._crashes import HANG_LIMIT, attribute, note_idle_crash
 from penstock.run.pool._interpreter import interpreter
+from penstock.run.pool._logs import LogReader
 from penstock.run.pool._payload import PlanPayload
 from penstock.run.pool._process import WorkerProcess
 from penstock.run.pool._registry import Registry
@@ -68,6 +69,7 @@ class Pool(Dispatcher[PoolTask]):
         super().__init__("penstock-pool", registry)
         self.shared = SharedFile()
         self._queue = TaskQueue()
+        self._logs = LogReader()
         self._wakeup = self._queue.wakeup
         self._poll = select.poll()
         self._handlers: dict[int, Callable[[], object]] = {}
@@ -95,7 +97,11 @@ class Pool(Dispatcher[PoolTask]):
         """Whether a worker has little time left, or is missing."""
         self._looked_at = 0.0
         self._listen(self._wakeup.reader, self._wakeup.read)
-        start_thread(self._thread)
+        try:
+            start_thread(self._thread)
+        except BaseException:
+            self._logs.close()
+            raise
 
     # For everybody.
 
@@ -269,7 +275,7 @@ class Pool(Dispatcher[PoolTask]):
     def _start(self, number: int) -> None:
         self._queue.forget(number)
         try:
-            channels = *self._queue.descriptors, self.shared.descriptor
+            channels = *self._queue.descriptors, self._logs.descriptor, self.shared.descriptor
             worker = WorkerProcess(number, channels, max(1, usable_cpu_count() // self._worker_count))
         except OSError as error:
             self._is_watching = True
@@ -445,6 +451,7 @@ class Pool(Dispatcher[PoolTask]):
                 for worker in workers:
                     worker.kill()
             time.sleep(0.002)
+        self._logs.close()
         self._handlers.clear()  # which hold this object
         self._queue.close()
         self.shared.close()

@@ -1,5 +1,6 @@
 """What the workers of a pool work on. Everything here belongs to the pool's thread, `spare_count` apart."""
 
+import pickle
 import sys
 from collections.abc import Callable, Sequence
 from typing import Final, final
@@ -11,6 +12,7 @@ from penstock.memory._ring import Ring
 from penstock.memory._shared import Place, SharedFile
 from penstock.memory._slot import count_place, counts, own_header
 from penstock.run._dispatcher import Notes, Receiver, Task
+from penstock.run.pool._logs import Levels
 from penstock.run.pool._payload import PlanPayload
 from penstock.run.pool._remote_error import load_error
 from penstock.run.pool._worker import Opening, current_directory
@@ -62,6 +64,7 @@ class PoolTask(Task):
         try:
             with granted(nbytes, "what worker processes share", "Put large arrays into files (from_npy)"):
                 self._places.append(shared.put_bytes(payload.data))
+                self._places.append(shared.put_bytes(pickle.dumps(Levels.here())))
                 for array in payload.arrays:
                     self._places.append(shared.put_array(array))  # noted one by one, should the next fail
         except BaseException:
@@ -70,7 +73,8 @@ class PoolTask(Task):
         self.opening = Opening(
             task=self.number,
             data=self._places[0],
-            arrays=tuple(self._places[1:]),
+            levels=self._places[1],
+            arrays=tuple(self._places[2:]),
             slot_count=1 if ring is None else ring.slot_count,
             file_nbytes=tuple(file.nbytes for file in self.files),
             timeout_s=timeout_s,

@@ -17,6 +17,7 @@ container, the workers stay, so that the program can finish its work.
 import contextlib
 import ctypes
 import faulthandler
+import logging
 import mmap
 import os
 import pickle
@@ -47,6 +48,7 @@ from penstock.plan._reader import WorkerStatus
 from penstock.run._unit_runner import UnitRunner
 from penstock.run.pool._gil import GilClock
 from penstock.run.pool._interpreter import WORKER_OF, begin_worker, loading
+from penstock.run.pool._logs import Levels, Sender
 from penstock.run.pool._payload import unpack
 from penstock.run.pool._remote_error import dump_error
 from penstock.run.pool._task_queue import ANSWER, TAKING, UNIT, own_words, unpacked, worker_words
@@ -58,6 +60,7 @@ another use, because walking the frames of a worker that runs can crash it (seen
 PACKET_NBYTES: Final = 1 << 16
 """The largest message. A larger one goes along as a memory file."""
 _PR_SET_PDEATHSIG: Final = 1
+_LEVELS: Final = Levels()
 _FRAMEWORKS: Final = ("jax", "keras", "tensorflow", "torch")
 
 
@@ -79,6 +82,8 @@ class Opening(NamedTuple):
     """The parent's working directory, for functions that open files by relative paths."""
     path: tuple[str, ...]
     """Where the parent finds modules."""
+    levels: Place
+    """The pickled levels of the parent's loggers, in the pool's shared file."""
 
 
 class Closing(NamedTuple):
@@ -98,7 +103,7 @@ class Message(NamedTuple):
 
 
 def main(
-    number: int, parent: int, control: int, units: int, answers: int, words: int, wakeup: int, shared: int
+    number: int, parent: int, control: int, units: int, answers: int, words: int, wakeup: int, logs: int, shared: int
 ) -> None:
     """Runs a worker until its parent dismisses it.
 
@@ -110,6 +115,7 @@ def main(
         answers: The pipe of answers.
         words: The memory file of claims and statuses; see `_task_queue.py`.
         wakeup: The pipe that wakes the parent, written without waiting.
+        logs: The socket for log records.
         shared: The memory file of plans and shared arrays.
     """
     if sys.platform == "linux":
@@ -118,13 +124,14 @@ def main(
         os._exit(0)  # it died before that
     os.environ.pop(WORKER_OF, None)
     begin_worker()
-    for descriptor in (control, units, answers, words, wakeup, shared):
+    for descriptor in (control, units, answers, words, wakeup, logs, shared):
         os.set_inheritable(descriptor, False)  # or processes that a function starts would keep them open
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(ignored, lambda *_: None)  # a handler: SIG_IGN would be inherited by what a function starts
     faulthandler.register(STACK_SIGNAL, file=control, all_threads=True)
     if sys.stdout is not None and hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)  # what a function prints is not lost if it is killed
+    logging.getLogger().addHandler(Sender(logs, number))
     worker = _Worker(number, socket.socket(fileno=control), units, answers, worker_words(words), wakeup, shared)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         worker.serve()
@@ -297,6 +304,7 @@ class _OpenTask:
     def load(self, shared: int, status: WorkerStatus, number: int) -> None:
         """Unpickles the plan, for the worker of this number. Imports what its functions need."""
         sys.path[:] = self._opening.path
+        _LEVELS.follow(*pickle.loads(read_bytes(shared, self._opening.levels)))
         arrays = [map_private(shared, place) for place in self._opening.arrays]
         try:
             with loading():
