@@ -75,7 +75,7 @@ class Analysis:
     @property
     def is_learnt(self) -> bool:
         """Whether all specs are known."""
-        return all(each.known_spec for each in self.functions)
+        return all(each.known_spec for each in (*self.functions, *self.generators))
 
     def learn(self) -> None:
         """Runs functions here, on this thread, to find their specs."""

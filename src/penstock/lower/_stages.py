@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, final
 
-from penstock.lower._analysis import functions_of
 from penstock.lower._rewrite import cut, needed, uses
 from penstock.plan._batch import Batch, Bundle, is_object
 from penstock.plan._combine import Interleave
 from penstock.plan._filter import Filter
-from penstock.plan._map import OnWorkers
+from penstock.plan._map import Learner, OnWorkers
 from penstock.plan._node import Node, walk
 from penstock.plan._stream import Generate, Inlet
 from penstock.plan._tolerate import FailureFilter
@@ -77,15 +76,6 @@ class StreamParts:
     """Spans. Together they hold what two batches need, and two spans more."""
 
 
-def random_parts(plan: Node) -> Iterator[Node]:
-    """The parts of a stream that have random access, and functions."""
-    for each in plan.inputs:
-        if each.access == "stream":
-            yield from random_parts(each)
-        elif functions_of(each):
-            yield each
-
-
 def divide(plan: Node) -> StreamParts:
     """Divides a stream into the parts that run. Specs must be known."""
     above, below = cut(plan)
@@ -120,11 +110,15 @@ def _stages(below: Node) -> Iterator[Stage]:
     """The parts of a feed that take time.
 
     Elements that are only read, with a guard, are such a part if the feed runs no other code of the user's: then they
-    are read side by side, as without `on_error`. Otherwise they are read with the rest: a feed with stages cannot run
-    in its own process, where a function may end the process.
+    are read side by side, as without `on_error`. Otherwise they are read with the rest.
+
+    A feed with stages cannot run in its own process, where code of the user may end the process. So a generator or an
+    object of the user beside a stage is a stage, too.
     """
     steps = list(walk(below))
-    for place, node in _made_apart(below, reads_apart=not any(each.traits.runs_code for each in steps)):
+    reads_apart = not any(each.traits.runs_code for each in steps)
+    runs_apart = any(_made_apart(below, reads_apart=reads_apart, runs_apart=False))
+    for place, node in _made_apart(below, reads_apart=reads_apart, runs_apart=runs_apart):
         leaves = node.spec.leaves
         has_objects = any(map(is_object, leaves))
         size = max(1, min(OBJECT_COUNT if has_objects else STAGE_COUNT, STAGE_NBYTES // max(1, node.spec.nbytes)))
@@ -138,25 +132,28 @@ def _stages(below: Node) -> Iterator[Stage]:
             yield Stage(place, number, node, is_generator, node, 1, max(4, size))
 
 
-def _made_apart(node: Node, *, reads_apart: bool) -> Iterator[tuple[int, Node]]:
+def _made_apart(node: Node, *, reads_apart: bool, runs_apart: bool) -> Iterator[tuple[int, Node]]:
     place = 1
     for each in node.inputs:
         is_shard = isinstance(node, Interleave) and node.reads_ahead and each.access == "stream"
         is_work = any(
-            inner.traits.is_cpu_bound or (reads_apart and isinstance(inner, FailureFilter)) for inner in walk(each)
+            inner.traits.is_cpu_bound
+            or (reads_apart and isinstance(inner, FailureFilter))
+            or (runs_apart and (inner.traits.runs_code or inner.traits.may_hold_gil))
+            for inner in walk(each)
         )
         if is_shard or (is_work and _is_topmost(each)):
             yield place, each
         elif each.access == "stream":
-            for inner_place, inner in _made_apart(each, reads_apart=reads_apart):
+            for inner_place, inner in _made_apart(each, reads_apart=reads_apart, runs_apart=runs_apart):
                 yield place + inner_place, inner
         place += sum(1 for _ in uses(each))
 
 
 def _is_topmost(node: Node) -> bool:
-    """Whether a function runs here, and not only below a step that must see elements in order."""
+    """Whether the user's code runs here, and not only below a step that must see elements in order."""
     if node.access == "random":
         return True
     while node.traits.is_parallel and not isinstance(node, OnWorkers):
         (node,) = node.inputs
-    return isinstance(node, OnWorkers)
+    return isinstance(node, Learner)

@@ -7,7 +7,7 @@ slot of the batch. Each error names the element and the step.
 import contextlib
 import functools
 import time
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -68,8 +68,27 @@ class Memo:
         self.learned = Learned()
 
 
+class Learner(ABC):
+    """A step whose spec may be known only after code of the user ran."""
+
+    memo: Memo
+
+    @property
+    @abstractmethod
+    def is_learnt(self) -> bool:
+        """Whether nothing has to be run to know the spec of what the user's code gives."""
+
+    @abstractmethod
+    def learn(self, *, takes_any: bool = False) -> Learned:
+        """Runs the code on element 0, if it has to be run to know its spec, and returns what was learnt.
+
+        Args:
+            takes_any: Elements may fail: then the first element that does not fail is taken.
+        """
+
+
 def learn(plan: Node, status: WorkerStatus, *, takes_any: bool) -> dict[int, Learned]:
-    """Runs the functions of a plan whose spec is unknown, from the data upwards.
+    """Runs the functions and generators of a plan whose spec is unknown, from the data upwards.
 
     Args:
         plan: The plan.
@@ -82,7 +101,7 @@ def learn(plan: Node, status: WorkerStatus, *, takes_any: bool) -> dict[int, Lea
     numbers = {id(node): number for number, node in enumerate(walk(plan))}
     found = {}
     for node in upwards(plan):
-        if isinstance(node, OnWorkers) and not node.is_learnt:
+        if isinstance(node, Learner) and not node.is_learnt:
             status.words[0] = numbers[id(node)] + 1
             found[numbers[id(node)]] = node.learn(takes_any=takes_any)
     return found
@@ -91,7 +110,7 @@ def learn(plan: Node, status: WorkerStatus, *, takes_any: bool) -> dict[int, Lea
 def adopt(plan: Node, found: dict[int, Learned]) -> None:
     """Notes in a plan what `learn` found in another process."""
     for number, node in enumerate(walk(plan)):
-        if isinstance(node, OnWorkers) and number in found:
+        if isinstance(node, Learner) and number in found:
             node.memo.learned = found[number]
 
 
@@ -181,17 +200,12 @@ class OfFunction(OneInput):
 
 
 @dataclass(frozen=True, eq=False)
-class OnWorkers(OfFunction):
+class OnWorkers(OfFunction, Learner):
     """A step whose function workers call side by side."""
 
     memo: Memo = field(default_factory=Memo, repr=False, kw_only=True)
     batched: int | None = field(default=None, kw_only=True)
     """Elements of the input are groups of so many elements of the user's, stacked; None if they are the user's."""
-
-    @property
-    @abstractmethod
-    def is_learnt(self) -> bool:
-        """Whether nothing has to be run to know the spec of what the function returns."""
 
     def elements_at(self, index: int) -> str:
         """One, or those of a group."""
@@ -205,14 +219,6 @@ class OnWorkers(OfFunction):
     def releases_gil(self) -> bool:
         """Whether the function has an attribute of this name, so threads can run it side by side."""
         return getattr(self.function, "releases_gil", False) is True
-
-    @abstractmethod
-    def learn(self, *, takes_any: bool = False) -> Learned:
-        """Runs the function on element 0, if it has to be run to know its spec, and returns what was learnt.
-
-        Args:
-            takes_any: Elements may fail: then the first element that does not fail is taken.
-        """
 
 
 @dataclass(frozen=True, eq=False)

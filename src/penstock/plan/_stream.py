@@ -9,7 +9,6 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, ClassVar
 
 from penstock.base._errors import ElementError, SpecError, StateError, is_untouched, words_of
@@ -17,6 +16,7 @@ from penstock.base._spec import Spec
 from penstock.base._tree import Tree
 from penstock.memory._rows import Indices, Rows, copied
 from penstock.plan._conform import MisfitError, begun, conformed, text_of
+from penstock.plan._map import Learned, Learner, Memo
 from penstock.plan._node import Access, Elements, Length, Node, OneInput, OneToOne, Start, Traits
 from penstock.plan._reader import Gather, Reader
 
@@ -74,12 +74,13 @@ class StreamSource(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class Generate(Start):
+class Generate(Start, Learner):
     """The step at the bottom of a stream: elements as a source gives them."""
 
     data: StreamSource
     where: str = field(repr=False)
     """The user's line: `train.py:41`."""
+    memo: Memo = field(default_factory=Memo, repr=False, kw_only=True)
 
     access: ClassVar[Access] = "stream"
     traits = Traits(runs_code=True)
@@ -92,7 +93,7 @@ class Generate(Start):
     def loosened(self) -> "Generate":
         """As the source can."""
         data = self.data.loosened()
-        return self if data is self.data else replace(self, data=data)
+        return self if data is self.data else replace(self, data=data, memo=Memo())
 
     @property
     def length(self) -> Length:
@@ -102,17 +103,30 @@ class Generate(Start):
     @property
     def known_spec(self) -> Spec | None:
         """The declared or found spec."""
-        return self.spec if self.data.is_declared or "spec" in vars(self) else None
+        return self.spec if self.is_learnt else None
 
-    @cached_property
+    @property
+    def is_learnt(self) -> bool:
+        """Whether the spec was declared or found."""
+        return self.data.is_declared or self.memo.learned.spec is not None
+
+    @property
     def spec(self) -> Spec:
         """As the source says. May begin an epoch and read its first element, once."""
-        try:
-            return Spec.of(self.data.element_spec)
-        except BaseException as error:  # of the user's function, of which this reads the first element
-            if is_untouched(error):
-                raise
-            raise self._failure(error, 0, 0) from error
+        spec = self.learn().spec
+        assert spec is not None
+        return spec
+
+    def learn(self, *, takes_any: bool = False) -> Learned:
+        """Asks the source, if nothing has, and returns what was learnt."""
+        if self.memo.learned.spec is None:
+            try:
+                self.memo.learned = Learned(Spec.of(self.data.element_spec))
+            except BaseException as error:  # of the user's function, of which this reads the first element
+                if is_untouched(error):
+                    raise
+                raise self._failure(error, 0, 0) from error
+        return self.memo.learned
 
     def _failure(self, error: BaseException, index: int, epoch: int) -> ElementError:
         return ElementError(
@@ -125,7 +139,7 @@ class Generate(Start):
 
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Begins an epoch, and checks every element."""
-        words = reader.status.words
+        words, spec = reader.status.words, self.spec
         elements, (index, consumed) = None, reader.origin
         try:
             while True:
@@ -144,11 +158,11 @@ class Generate(Start):
                         raise
                     raise self._failure(error, index, epoch) from error
                 try:
-                    leaves = conformed(self.spec, value)
+                    leaves = conformed(spec, value)
                 except MisfitError as found:
                     raise SpecError(
                         f"{self.label} at {self.where} gave {found} as element {index} of epoch {epoch}"
-                        f"{text_of(found, self.spec, is_declared=self.data.is_declared)}{_hint(elements)}"
+                        f"{text_of(found, spec, is_declared=self.data.is_declared)}{_hint(elements)}"
                     ) from None
                 yield leaves
                 index += 1

@@ -1,20 +1,28 @@
-"""Runs functions once, before the first batch, to find what they return. Nothing else runs one so early."""
+"""Runs functions once, before the first batch, to find what they return. Nothing else runs one so early.
+
+They run in a worker process if the plan has one, where neither a crash nor a hang ends the program. Generators run
+there too. One that cannot travel stays in this process, and its first elements travel in its place (`_heads.py`).
+"""
 
 import contextlib
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import final
 
 from penstock.base._errors import DeadlineError, PenstockError, TravelError
 from penstock.lower._analysis import Analysis
 from penstock.lower._program import Unit, UnitResult
+from penstock.lower._rewrite import rewritten
 from penstock.plan._cache import Cache
 from penstock.plan._map import adopt
 from penstock.plan._node import Node
+from penstock.plan._stream import Generate
 from penstock.plan._text import place_of
 from penstock.run._choose import HAS_PROCESSES
 from penstock.run._crew import Crew
+from penstock.run._heads import HEAD_COUNTS, Head, MoreNeededError
 from penstock.run.pool._payload import pack
 from penstock.run.pool._pool import pool_deadline_s
 from penstock.run.pool._remote_error import unpickled
@@ -39,12 +47,19 @@ def learn(facts: Analysis, crew: Crew, *, may_stay: bool) -> TravelError | None:
     if not HAS_PROCESSES or crew.reach in (None, "thread"):
         _learn_here(facts, may_fail=may_stay or crew.reach == "thread")
         return None
+    staying = [each for each in facts.generators if not each.data.travels]
     try:
-        if (may_stay and pack(facts.plan, facts.plan).makes_itself) or not facts.is_learnt:
+        if staying:
+            _learn_from_heads(facts, staying, crew)
+        elif (may_stay and pack(facts.plan, facts.plan).makes_itself) or not facts.is_learnt:
             _learn_in_a_worker(facts.plan, crew)
     except TravelError as error:
         if not may_stay:
             raise
+        if len(staying) < len(facts.generators) and not facts.is_learnt:
+            with contextlib.suppress(TravelError):  # it may be a generator that cannot
+                _learn_from_heads(facts, facts.generators, crew)
+                return error
         crew.leave()
         _learn_here(facts, may_fail=True)
         return error
@@ -67,6 +82,27 @@ def _learn_here(facts: Analysis, *, may_fail: bool) -> None:
     for each in reversed(facts.functions):
         with contextlib.suppress(Exception):  # an element that fails here fails again in its place
             each.learn(takes_any=bool(facts.guards))  # also with a declared spec, which says nothing of generators
+
+
+def _learn_from_heads(facts: Analysis, generators: Sequence[Generate], crew: Crew) -> None:
+    """Finds the specs of functions in a worker, and reads some generators here as far as the functions need.
+
+    Raises:
+        TravelError: The rest cannot travel.
+    """
+    with contextlib.ExitStack() as stack:
+        heads = {id(each): Head(each) for each in generators}
+        for head in heads.values():
+            stack.callback(head.close)
+        for count in HEAD_COUNTS:
+            if facts.is_learnt:
+                return
+            for head in heads.values():
+                head.read(count)
+            made = {id(each): replace(each, data=heads[id(each)]) for each in generators}
+            with contextlib.suppress(MoreNeededError):
+                _learn_in_a_worker(rewritten(facts.plan, made=made), crew)
+    facts.learn()  # here: functions that give nothing for so many elements
 
 
 def _learn_in_a_worker(plan: Node, crew: Crew) -> None:

@@ -18,7 +18,7 @@ from penstock.lower._budget import budget
 from penstock.lower._program import Program
 from penstock.lower._rewrite import with_own_rows
 from penstock.lower._share import Share
-from penstock.lower._stages import Stage, StreamParts, divide, random_parts
+from penstock.lower._stages import Stage, StreamParts, divide
 from penstock.lower._streams import FeedProgram, SerialProgram
 from penstock.memory._budget import Budget, overhead_nbytes
 from penstock.memory._slot import SlotLayout
@@ -257,9 +257,7 @@ class _Arranger:
         """The part that fills a ring with the elements of a plan; and see `Arrangement.gives_cursor`."""
         if facts.plan.access == "random":
             return self._batches(facts, share, options, stage), False
-        for each in random_parts(facts.plan):  # functions may crash, so worker processes run them
-            self.probes.append(self._crew(analyse(each), options))
-        facts.learn()
+        self._learn(facts, options)
         if share.uneven != "refuse" and are_side_by_side(facts.plan):
             require_shares(facts.plan, share)  # the steps above do not know what is side by side
         parts = divide(facts.plan)
@@ -324,10 +322,24 @@ class _Arranger:
         left_nbytes = self._memory_limit - ring_nbytes - overhead_nbytes(part.crew.process_count)
         return max(LEAST_ROOM_NBYTES, left_nbytes // max(1, part.crew.worker_count))
 
+    def _learn(self, facts: Analysis, options: LoaderOptions) -> None:
+        """Finds the specs of a stream where its workers are, for functions and generators may crash."""
+        if facts.is_learnt:
+            return
+        _connect(options)
+        choice = choose(facts, options, self._machine)
+        if options.executor == "auto" and not facts.functions:
+            choice = choose_reader(facts, options, self._machine, has_stages=False)
+        crew = self._made(choice, options)
+        self.probes.append(crew)
+        if crew.reach in (None, "thread"):
+            facts.learn()
+        else:
+            learn(facts, crew, may_stay=options.executor == "auto")
+
     def _crew(self, facts: Analysis, options: LoaderOptions) -> Crew:
         """Chooses the workers of a part, and finds what its functions return."""
-        if asked_reach(options) == "machine":
-            EXECUTORS[options.executor].connect()
+        _connect(options)
         crew = self._made(choose(facts, options, self._machine), options)
         if facts.functions:
             stays = learn(facts, crew, may_stay=options.executor == "auto")
@@ -339,7 +351,12 @@ class _Arranger:
 
     def _one(self, facts: Analysis, options: LoaderOptions, *, has_stages: bool) -> Crew:
         """Chooses the one worker that reads a stream."""
-        crew = self._made(choose_reader(facts, options, self._machine, has_stages=has_stages), options)
+        choice = choose_reader(facts, options, self._machine, has_stages=has_stages)
+        crew = next((each for each in self.probes if each.choice == choice), None)
+        if crew is None:
+            crew = self._made(choice, options)
+        else:
+            self.probes.remove(crew)  # the worker that found the specs reads the stream
         if crew.reach == "process" and asked_reach(options) != "process":
             stays = learn(facts, crew, may_stay=True)
             crew.choice = choose_reader(facts, options, self._machine, stays, has_stages=has_stages)
@@ -350,6 +367,11 @@ class _Arranger:
         crew = Crew(choice, options)
         self.crews.append(crew)
         return crew
+
+
+def _connect(options: LoaderOptions) -> None:
+    if asked_reach(options) == "machine":
+        EXECUTORS[options.executor].connect()
 
 
 def _pack(part: Part) -> None:
