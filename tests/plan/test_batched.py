@@ -188,7 +188,7 @@ def test_a_group_that_fails_is_left_out_whole_whatever_the_size_of_its_elements(
         ds = source.map(breaks_on_seven, batched=4, element_spec=TOKENS).padded_batch(4)
         with ds.loader(executor=executor, on_error="skip", quarantine=tmp_path / "q") as loader:
             assert [int(n) for batch in loader for n in batch["n"]] == [*range(4), *range(8, 12)]
-    assert "made of element 4 of range(12), element 5 of range(12)" in (tmp_path / "q").read_text()
+    assert "made of the integer 4, the integer 5" in (tmp_path / "q").read_text()
 
 
 def test_names_and_errors_of_other_numbers_are_those_of_the_user():

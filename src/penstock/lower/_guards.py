@@ -7,12 +7,22 @@ from penstock.base._errors import ArgumentError
 from penstock.lower._rewrite import over
 from penstock.plan._batch import Batching, are_side_by_side
 from penstock.plan._cache import Cache, CacheStep
+from penstock.plan._cast import ByChunk
 from penstock.plan._combine import Zip
 from penstock.plan._filter import Filter, FlatMap
 from penstock.plan._fold import Fold
-from penstock.plan._map import Map
-from penstock.plan._node import Node, Reorder, walk
-from penstock.plan._tolerate import CheckedElement, CheckedGroup, FailureFilter, Replace
+from penstock.plan._map import Apart, Map
+from penstock.plan._node import Grouping, Node, Reorder, walk
+from penstock.plan._tolerate import (
+    CheckedElement,
+    CheckedGroup,
+    FailureFilter,
+    LeftOut,
+    OfPairs,
+    PartsThere,
+    Remaining,
+    Replace,
+)
 from penstock.plan._windows import Windows
 
 OnError = Literal["raise", "skip", "replace"]
@@ -36,15 +46,20 @@ class _Guarding:
 
     With random access one guard covers all steps below it. In a stream a guard covers the steps that workers run side
     by side, from a batch or from a step that must see elements in order, down to the next such step.
+
+    Positions stay. With random access, an element that cannot be read keeps its position for each step above it. In a
+    stream, a step that moves elements moves pairs of an element and whether it is there, and the filter stands behind
+    it. A batch takes elements that move up only if no step above it goes by position; `is_placed` says that one does.
     """
 
     def __init__(self, on_error: OnError) -> None:
         self._on_error = on_error
         self._numbers = itertools.count()
+        self._placed: dict[int, Node] = {}
 
-    def guarded(self, node: Node, size: int | None) -> Node:
+    def guarded(self, node: Node, size: int | None, *, is_placed: bool = False) -> Node:
         """A step with a guard over it; in a stream, over the steps that workers run."""
-        node = self._within(node)
+        node = self._within(node, is_placed)
         if isinstance(node, Fold):  # another state in its place would count other elements twice, and lose its own
             return node
         return self._guard(node, size) if node.access == "random" else self._over_functions(node, size)
@@ -53,7 +68,9 @@ class _Guarding:
         if not _can_fail(node):
             return node
         if self._on_error == "skip" or size is None:
-            return Filter(self._checked(node))
+            return LeftOut(
+                self._checked(node.source, is_over_pairs=True) if isinstance(node, LeftOut) else self._checked(node)
+            )
         if size == 0 and node.access == "stream":
             raise ArgumentError(
                 f"on_error='replace' puts another element of the same batch in the place of one that fails, but "
@@ -61,8 +78,27 @@ class _Guarding:
             )
         return Replace(node, next(self._numbers), size)
 
-    def _checked(self, node: Node) -> CheckedElement:
-        return CheckedElement(node, next(self._numbers))
+    def _checked(self, node: Node, *, is_over_pairs: bool = False) -> CheckedElement:
+        return CheckedElement(node, next(self._numbers), is_over_pairs)
+
+    def _lifted(self, node: Node, source: Node) -> Node:
+        """The same step of a stream, over an input with guards.
+
+        It moves and changes pairs of an element and whether it is there, so that positions stay. The exceptions are
+        steps whose elements may move up, and under "replace" functions: these get elements that are there, so that
+        another can replace one that fails.
+        """
+        if isinstance(source, LeftOut):
+            pairs = source.source
+            if isinstance(node, Reorder) and node.goes_by_position:
+                return LeftOut(over(node, (pairs,)))
+            if isinstance(node, Windows):
+                return LeftOut(CheckedGroup(over(node, (pairs,)), node, (True,)))
+            if isinstance(node, Map) and node.verdict is None and self._on_error == "skip":
+                return LeftOut(over(node, (pairs,), has_mask=True))
+            if isinstance(node, ByChunk):
+                return LeftOut(OfPairs(pairs, node))
+        return over(node, (source,))
 
     def _over_functions(self, node: Node, size: int | None) -> Node:
         """A stream with a guard over the steps at its end that workers run, if a function is among them."""
@@ -78,12 +114,9 @@ class _Guarding:
             below = self._below(node)
             return self._guard(below, size) if _runs_function(node) else below
         (source,) = node.inputs
-        if isinstance(node, Windows) and _runs_function(source):
-            whole = _onto(node, self._below(source))
-            return Filter(CheckedGroup(over(whole, (self._checked(whole.inputs[0]),)), whole))
         # The step may make a stream of elements with random access, as pack() does.
         below = self._over_functions(source, None) if source.access == "stream" else self._guard(source, None)
-        return _onto(node, below)
+        return self._lifted(node, below)
 
     def _below(self, node: Node) -> Node:
         """The same steps that workers run, over guarded inputs of a step that must see elements in order."""
@@ -91,7 +124,7 @@ class _Guarding:
             return node
         if not node.traits.is_parallel:
             return self._over_functions(node, None)
-        return _onto(node, self._below(node.inputs[0]))
+        return self._lifted(node, self._below(node.inputs[0]))
 
     def _zipped(self, node: Zip) -> Node:
         """Inputs that are combined are left out together."""
@@ -99,31 +132,84 @@ class _Guarding:
         if not any(can_fail):
             return node
         pairs = zip(node.sources, can_fail, strict=True)
-        return Filter(
-            CheckedGroup(over(node, tuple(self._checked(each) if may else each for each, may in pairs)), node)
-        )
+        checked = tuple(self._checked(each) if may else each for each, may in pairs)
+        return LeftOut(CheckedGroup(over(node, checked), node, tuple(can_fail)))
 
-    def _within(self, node: Node) -> Node:
-        """The same step, over steps with their guards."""
+    def _pairs(self, guarded: Node) -> Node:
+        """Pairs of an element and whether it is there, in its position."""
+        return guarded.source if isinstance(guarded, LeftOut) else self._checked(guarded)
+
+    def _in_groups(self, node: Grouping, is_placed: bool) -> Node:
+        """A step that makes groups, such as batches, of elements that did not fail."""
+        (source,) = node.inputs
+        if isinstance(node, Batching) and not (is_placed and self._on_error == "skip"):
+            return over(node, (self.guarded(source, node.size),))
+        if not _can_fail(source):
+            return node
+        checked = node.checked(source)
+        if not _gives_groups(source):  # else a group in a group fails as a whole: all need one shape
+            checked = self.guarded(checked, None, is_placed=True)
+        in_stream = node.access == "stream"
+        made = Remaining(self._pairs(checked), node, self._on_error == "replace", has_verdict=in_stream)
+        return LeftOut(made) if in_stream else made
+
+    def _apart(self, node: Apart, is_placed: bool) -> Node:
+        """A step that takes apart what functions make of batches."""
+        functions, (batch,) = [], node.inputs
+        while isinstance(batch, Map) and batch.verdict is None:
+            functions.append(batch)
+            (batch,) = batch.inputs
+        if not (functions and isinstance(batch, Batching)):  # a batch fails as a whole
+            return node if node.access == "random" else over(node, (self._within(node.inputs[0], is_placed),))
+        guarded = self.guarded(batch.source, None, is_placed=True)
+        made: Node = Remaining(self._pairs(guarded), batch, replaces=False, has_mask=True)
+        for step in reversed(functions):
+            made = over(step, (made,), has_mask=True)
+        parts = PartsThere(self._checked(made, is_over_pairs=True), node, is_placed and node.access == "random")
+        return parts if parts.is_placed else LeftOut(parts)
+
+    def _within(self, node: Node, is_placed: bool) -> Node:
+        """The same step, over steps with their guards.
+
+        Args:
+            node: The step.
+            is_placed: Whether a step above it goes by position.
+        """
         if isinstance(node, CacheStep):
             return node  # a replacement must not be kept, so elements fail below the cache
-        if isinstance(node, Batching):
-            return _onto(node, self.guarded(node.source, node.size))
+        if isinstance(node, Grouping) and (node.access == "random" or isinstance(node, Batching)):
+            return self._in_groups(node, is_placed)
+        if isinstance(node, Apart) and self._on_error == "skip":
+            return self._apart(node, is_placed)
         if isinstance(node, FlatMap):
             made = over(node.source, (self.guarded(node.maker.source, None),))
             return over(node, (made,), is_tolerated=True)
         verdicts = node.inputs[0] if node.inputs else node
         if isinstance(verdicts, Map) and verdicts.verdict is not None:
             (source,) = verdicts.inputs
-            checked = self._checked(_onto(verdicts, self._below(self._within(source))))
-            return _onto(node, checked if isinstance(node, Filter) else Filter(checked))
+            checked = self._checked(over(verdicts, (self._below(self._within(source, is_placed=False)),)))
+            return over(node, (checked if isinstance(node, Filter) else Filter(checked),))
         if isinstance(node, Zip) and are_side_by_side(node):
-            return over(node, tuple(self.guarded(each, 0) for each in node.sources))
+            return over(node, tuple(self.guarded(each, 0, is_placed=is_placed) for each in node.sources))
         if isinstance(node, Zip) and node.access == "stream":
             return self._zipped(node)
         if isinstance(node, Reorder) and len(node.inputs) > 1 and node.access == "stream":
-            return over(node, tuple(self.guarded(each, None) for each in node.inputs))
-        return _onto(node, self._within(node.inputs[0])) if len(node.inputs) == 1 else node
+            guarded = [self.guarded(each, None, is_placed=True) for each in node.inputs]
+            if any(isinstance(each, LeftOut) for each in guarded):
+                return LeftOut(over(node, tuple(map(self._pairs, guarded))))
+            return over(node, tuple(guarded))
+        if len(node.inputs) == 1 and not node.stacks > 0:
+            return over(node, (self._within(node.inputs[0], is_placed or node.goes_by_position),))
+        if self._on_error == "replace" and len(node.inputs) > 1:
+            return node
+        # Elements that groups are combined with stay at their sides, so such a group fails as a whole.
+        return over(node, tuple(each if _gives_groups(each) else self._within_placed(each) for each in node.inputs))
+
+    def _within_placed(self, node: Node) -> Node:
+        """The same step, as often as others read it: what fails below it is noted once."""
+        if id(node) not in self._placed:
+            self._placed[id(node)] = self._within(node, is_placed=True)
+        return self._placed[id(node)]
 
 
 def _is_border(node: Node) -> bool:
@@ -140,24 +226,16 @@ def _runs_function(node: Node) -> bool:
     return False
 
 
+def _gives_groups(node: Node) -> bool:
+    """Whether elements are groups, such as batches, or made of some."""
+    return any(
+        isinstance(each, Grouping) for each in walk(node, lambda each: () if isinstance(each, Apart) else each.inputs)
+    )
+
+
 def _can_fail(node: Node) -> bool:
     """Whether a source or a computation is not covered by a guard."""
     unguarded = walk(node, lambda each: () if isinstance(each, FailureFilter) else each.inputs)
     return any(
         (each.traits.is_cpu_bound or not each.inputs) and not isinstance(each, FailureFilter) for each in unguarded
     )
-
-
-def _onto(node: Node, source: Node) -> Node:
-    """The same step over another input, which may have become a stream.
-
-    Raises:
-        ArgumentError: The input became a stream, and the step needs random access.
-    """
-    (before,) = node.inputs
-    if before.access == "random" and source.access == "stream" and node.needs_index:
-        raise ArgumentError(
-            f"on_error='skip' leaves out elements before {before.label}, after which positions are unknown, "
-            f"but {node.label} needs random access. Put it before {before.verb}(), or use on_error='replace'."
-        )
-    return over(node, (source,))

@@ -330,6 +330,16 @@ def _value(array: npt.NDArray[Any], row: int, extent: npt.NDArray[np.int64] | No
     return value.copy() if isinstance(value, np.void) else value
 
 
+def blank(leaves: Sequence[ArraySpec]) -> Leaves:
+    """The leaves of an element without content: zeros and empty text; an axis that varies is 0."""
+    return [
+        np.zeros([size or 0 for size in leaf.shape], leaf.dtype)
+        if leaf.dtype.itemsize
+        else np.full([size or 0 for size in leaf.shape], leaf.dtype.type(), object)[()]
+        for leaf in leaves
+    ]
+
+
 def text_array(texts: npt.NDArray[Any], kind: str) -> npt.NDArray[Any]:
     """Text or bytes of any size, which are Python objects, as an array of NumPy.
 

@@ -3,8 +3,8 @@
 import itertools
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -15,15 +15,15 @@ from penstock.base import _tree
 from penstock.base._errors import SpecError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.memory._rows import Indices, Leaves, Rows, as_slice, copied, distinct, text_array
-from penstock.plan._map import Map
+from penstock.plan._map import Apart, Map
 from penstock.plan._node import (
     ClearAfter,
     Demand,
     Elements,
+    Grouping,
     Length,
     Memory,
     Node,
-    OneInput,
     OneToOne,
     Traits,
     finite_length,
@@ -35,10 +35,11 @@ from penstock.plan._reader import Gather, Reader
 
 
 @dataclass(frozen=True, eq=False)
-class Batching(OneInput):
+class Batching(Grouping):
     """A step whose element `i` is the input's elements `[i * size, (i + 1) * size)`."""
 
     ends_guards = True
+    goes_by_position = False
 
     size: int
     drop_remainder: bool
@@ -101,13 +102,30 @@ class Batching(OneInput):
         for first in itertools.count(step=self.size):
             members = [[copied(leaf) for leaf in leaves] for leaves in itertools.islice(source, self.size)]
             if len(members) == self.size or (members and not self.drop_remainder):
-                yield self.stack(members, first)
+                yield self.stack(list(zip(*members, strict=True)), first.__add__)
             if len(members) < self.size:
                 return
 
     @abstractmethod
-    def stack(self, members: Sequence[Leaves], first: int) -> Leaves:
-        """Makes a batch of elements, of which `first` is the number of the first."""
+    def stack(self, columns: Sequence[Sequence[Any]], number_of: Callable[[int], int]) -> Leaves:
+        """Makes a batch of elements.
+
+        Args:
+            columns: For each leaf, its values in these elements.
+            number_of: Gives the number of an element, for messages, by its row.
+        """
+
+    def group(self, epoch: int, index: int) -> Indices:
+        """The elements of the batch."""
+        return index * self.size + np.arange(self.element_count(index), dtype=np.int64)
+
+    def grouped(self, epoch: int, index: int, numbers: Indices, columns: Sequence[Sequence[Any]]) -> Leaves:
+        """A batch of these elements."""
+        return self.stack(columns, numbers.__getitem__)
+
+    def shortened(self) -> "Batching":
+        """The same, with a first axis that varies."""
+        return replace(self, exact=False)
 
     def _members(self, indices: Indices) -> tuple[Indices, Indices | None]:
         """The elements of some batches, and the place of each among `len(indices) * size` rows; None: all, in order."""
@@ -165,9 +183,9 @@ class Batch(Batching):
         if (self.remainder and self.is_exact) or any(extent is not None for extent in out.extents):
             out.set_filled(np.array([self.element_count(index) for index in indices.tolist()], np.int64))
 
-    def stack(self, members: Sequence[Leaves], first: int) -> Leaves:
+    def stack(self, columns: Sequence[Sequence[Any]], number_of: Callable[[int], int]) -> Leaves:
         """Stacks them leaf by leaf."""
-        return stacked(self.source.spec, members)
+        return stacked(self.source.spec, columns)
 
     @property
     def memory(self) -> Memory:
@@ -205,7 +223,7 @@ _OBJECTS: Final = np.dtype("V")
 
 
 @dataclass(frozen=True, eq=False)
-class Unbatch(OneInput):
+class Unbatch(Apart):
     """Element `i` is one of the arrays that are stacked along the first axis of the input's elements."""
 
     moves = True
@@ -324,6 +342,15 @@ class Unbatch(OneInput):
                 )
             yield from ([leaf[number] for leaf in leaves] for number in range(len(leaves[0])))
 
+    @property
+    def part_size(self) -> int:
+        """The rows of an element."""
+        return self._sizes[0]
+
+    def apart(self, leaves: Leaves) -> list[Leaves]:
+        """The rows of one element."""
+        return list(map(list, zip(*leaves, strict=True)))
+
     def _require_rows(self, owner: int, counts: set[int]) -> None:
         """Refuses an element with another number of rows. A function may return fewer rows than its batch had."""
         size, last = self._sizes
@@ -346,12 +373,11 @@ class Unbatch(OneInput):
         return working_memory(self.source.spec.nbytes)
 
 
-def stacked(spec: Spec, members: Sequence[Leaves]) -> Leaves:
-    """Stacks elements of a stream with their dtypes; by default NumPy drops byte order and padding."""
-    columns = zip(spec.leaves, zip(*members, strict=True), strict=True)
+def stacked(spec: Spec, columns: Sequence[Sequence[Any]]) -> Leaves:
+    """Stacks the values of each leaf with its dtype; by default NumPy drops byte order and padding."""
     return [
         np.stack(column, dtype=leaf.dtype) if leaf.dtype.itemsize else stacked_text(leaf, column)
-        for leaf, column in columns
+        for leaf, column in zip(spec.leaves, columns, strict=True)
     ]
 
 

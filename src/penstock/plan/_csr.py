@@ -1,6 +1,6 @@
 """Batches of sparse rows: a matrix in compressed rows for each."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -74,18 +74,15 @@ class CsrBatch(Batching):
             count = self.element_count(index)
             box = source.borrowed(count)
             source.read(epoch, np.arange(index * self.size, index * self.size + count, dtype=np.int64), box)
-            out.put(row, self._joined(list(box.columns(count)), index * self.size), are_new=True)
+            out.put(row, self.stack(list(box.columns(count)), (index * self.size).__add__), are_new=True)
 
-    def stack(self, members: Sequence[Leaves], first: int) -> Leaves:
+    def stack(self, columns: Sequence[Sequence[Any]], number_of: Callable[[int], int]) -> Leaves:
         """Puts them side by side."""
-        return self._joined(list(zip(*members, strict=True)), first)
-
-    def _joined(self, columns: Sequence[Sequence[Any]], first: int) -> Leaves:
         leaves, number, specs = [], 0, self.source.spec.leaves
         while number < len(columns):
             if number not in self._pairs:
                 one = Spec((specs[number],), self.source.spec.structure)
-                leaves += stacked(one, [[value] for value in columns[number]])
+                leaves += stacked(one, columns[number : number + 1])
                 number += 1
                 continue
             rows, values = columns[number : number + 2]
@@ -93,7 +90,7 @@ class CsrBatch(Batching):
             wrong = np.flatnonzero(counts != np.fromiter(map(len, values), np.int64, len(values)))
             if len(wrong):
                 raise SpecError(
-                    f"{self.label}: element {first + wrong[0]} has {counts[wrong[0]]} indices and "
+                    f"{self.label}: element {number_of(int(wrong[0]))} has {counts[wrong[0]]} indices and "
                     f"{len(values[wrong[0]])} values. A sparse row has a column for each value."
                 )
             dtype = self.spec.leaves[len(leaves)].dtype

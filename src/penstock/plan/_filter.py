@@ -49,6 +49,7 @@ class Sequential(OneInput):
 
     access: ClassVar[Access] = "stream"
     """The position of an element depends on all before it."""
+    goes_by_position = False
 
     @cached_property
     def length(self) -> Length:

@@ -81,11 +81,11 @@ class Fold(OnWorkers, Batching):
                     times.note(reader.number, len(chunk), time.perf_counter() - started)
             out.put(row, [dumped(state)])
 
-    def stack(self, members: Sequence[Leaves], first: int) -> Leaves:
+    def stack(self, columns: Sequence[Sequence[Any]], number_of: Callable[[int], int]) -> Leaves:
         """Folds elements of a stream."""
         state, structure = pickle.loads(self.initial), self.source.spec.structure
-        for number, leaves in enumerate(members, first):
-            state = self.step(state, structure.unflatten(leaves), 0, number)
+        for row, leaves in enumerate(zip(*columns, strict=True)):
+            state = self.step(state, structure.unflatten(leaves), 0, number_of(row))
         return [dumped(state)]
 
     def step(self, state: Any, element: Any, epoch: int, number: int) -> Any:

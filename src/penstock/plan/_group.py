@@ -1,22 +1,22 @@
 """All elements that have one label as one element: `group_by`."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from penstock.base._spec import Spec
-from penstock.memory._rows import Indices, Rows
-from penstock.plan._batch import require_one_shape
+from penstock.memory._rows import Indices, Leaves, Rows
+from penstock.plan._batch import require_one_shape, stacked
 from penstock.plan._index import mark_of
-from penstock.plan._node import ClearAfter, Demand, Memory, OneInput
+from penstock.plan._node import ClearAfter, Demand, Grouping, Memory
 from penstock.plan._reader import Gather, Reader
 
 
 @dataclass(frozen=True, eq=False)
-class Group(OneInput):
+class Group(Grouping):
     """Element `i` is the input's elements `[bounds[i], bounds[i + 1])`, stacked. Groups are of any sizes."""
 
     bounds: Indices
@@ -69,6 +69,18 @@ class Group(OneInput):
         reader.inputs[0].fill(epoch, members, out.unstacked(self.largest, places), gather)
         if any(extent is not None for extent in out.extents):
             out.set_filled(self.bounds[indices + 1] - self.bounds[indices])
+
+    def group(self, epoch: int, index: int) -> Indices:
+        """The elements of the group."""
+        return np.arange(self.bounds[index], self.bounds[index + 1], dtype=np.int64)
+
+    def grouped(self, epoch: int, index: int, numbers: Indices, columns: Sequence[Sequence[Any]]) -> Leaves:
+        """These elements, stacked."""
+        return stacked(self.source.spec, columns)
+
+    def shortened(self) -> "Group":
+        """The same, with a first axis that varies."""
+        return replace(self, may_be_empty=True)
 
     def part_count(self, epoch: int, index: int) -> int:
         """Its number of elements."""

@@ -79,11 +79,6 @@ class Slice(Called, Reorder, OneInput):
         """If it leaves none out."""
         return self.length is not None and self.length == self.source.length
 
-    @property
-    def needs_index(self) -> bool:
-        """To go backwards."""
-        return self.step < 0
-
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """An affine map of positions."""
         return [Demand(0, epoch, indices * self.step + self.start)]
@@ -225,11 +220,6 @@ class Shuffle(Reorder, OneInput):
         """Unless the order stays."""
         return self.reshuffle
 
-    @property
-    def needs_index(self) -> bool:
-        """Without a window."""
-        return self.window is None
-
     def unshuffled(self) -> tuple[Node, int, bool] | None:
         """The input, or what its order is of."""
         below = self.source.unshuffled() if self.source.randomness.reorders else (self.source, 0, True)
@@ -286,6 +276,7 @@ class Repeat(Reorder, OneInput):
     count: int | None
 
     verb = "repeat"
+    goes_by_position = False
 
     @property
     def takes_each_once(self) -> bool:  # type: ignore[override]

@@ -20,7 +20,17 @@ from penstock.base._errors import ElementError, SpecError, is_untouched, type_of
 from penstock.base._random import ElementRng, seeded_globals, watched_torch
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
-from penstock.memory._rows import Indices, Leaves, Rows, chunk_count, chunk_nbytes, copied, make_read_only, pieces
+from penstock.memory._rows import (
+    Indices,
+    Leaves,
+    Rows,
+    blank,
+    chunk_count,
+    chunk_nbytes,
+    copied,
+    make_read_only,
+    pieces,
+)
 from penstock.plan._conform import MisfitError, conformed, observed, text_of
 from penstock.plan._node import (
     Elements,
@@ -112,6 +122,10 @@ def adopt(plan: Node, found: dict[int, Learned]) -> None:
     for number, node in enumerate(walk(plan)):
         if isinstance(node, Learner) and number in found:
             node.memo.learned = found[number]
+
+
+class SetAsideError(ElementError):
+    """An element is made of one that failed, which a guard of `on_error` has noted."""
 
 
 def _varying(spec: ArraySpec, short: dict[int, int]) -> ArraySpec:
@@ -222,6 +236,20 @@ class OnWorkers(OfFunction, Learner):
 
 
 @dataclass(frozen=True, eq=False)
+class Apart(OneInput):
+    """A step that takes elements of its input apart."""
+
+    @property
+    @abstractmethod
+    def part_size(self) -> int:
+        """The number of parts of an element; the last may have fewer."""
+
+    @abstractmethod
+    def apart(self, leaves: Leaves) -> list[Leaves]:
+        """The leaves of each part of an element."""
+
+
+@dataclass(frozen=True, eq=False)
 class OfMade(OneInput):
     """A step that takes apart what a hidden step below it made. The user sees one step."""
 
@@ -253,6 +281,9 @@ class Map(OneToOne, OnWorkers):
     """For `random_map`; None for `map`, whose function gets no random numbers."""
     verdict: str | None = None
     """If the step yields pairs of the element and a verdict: the verdict's dtype. Else None."""
+    has_mask: bool = field(default=False, repr=False, kw_only=True)
+    """Elements of the input are pairs of a group and a mask, and so are those of this step: the function gets the
+    group alone. Guards of `on_error` make them."""
 
     takes_each_once = True
 
@@ -332,10 +363,12 @@ class Map(OneToOne, OnWorkers):
         if self.verdict is not None:
             return Spec.of((self.source.spec.tree, ArraySpec((), np.dtype(self.verdict))))
         if self.declared is not None:
-            return self.declared if self.batched is None else self._of_batches(self.declared)
-        spec = self.learn().spec
-        assert spec is not None
-        return self._of_batches(spec.loosened() if self.is_loose else spec)
+            made = self.declared if self.batched is None else self._of_batches(self.declared)
+        else:
+            spec = self.learn().spec
+            assert spec is not None
+            made = self._of_batches(spec.loosened() if self.is_loose else spec)
+        return Spec.of((made.tree, self.source.spec.leaves[-1])) if self.has_mask else made
 
     def _of_batches(self, spec: Spec) -> Spec:
         """Marks the first axis as varying where that of the input's batches does.
@@ -407,8 +440,9 @@ class Map(OneToOne, OnWorkers):
         if count is not None:
             self._require_group((leaf.shape for leaf in spec.leaves), count, index)
         leaves = tuple(_varying(leaf, short) for leaf in spec.leaves)
-        if getattr(self.function, "keeps_shapes", False) is True and len(leaves) == len(self.source.spec.leaves):
-            leaves = tuple(map(_as_loose, leaves, self.source.spec.leaves))
+        given = self.source.spec.leaves[: -1 if self.has_mask else None]
+        if getattr(self.function, "keeps_shapes", False) is True and len(leaves) == len(given):
+            leaves = tuple(map(_as_loose, leaves, given))
         before = self.memo.learned
         return Learned(Spec(leaves, spec.structure), drew or before.uses_globals, drew_torch or before.uses_torch)
 
@@ -521,6 +555,8 @@ class Map(OneToOne, OnWorkers):
         spec: Spec | None,
     ) -> Any:
         """Runs the function on one element; returns the leaves of what it returned, or without a spec that itself."""
+        if self.has_mask:
+            return self._run_masked(element, rng, globals_, epoch, index, spec)
         if globals_ is not None and self.memo.learned.uses_globals:
             globals_.seed(0, self.randomness.depth, epoch, index)
         arguments = (element,) if rng is None else (element, rng.at(epoch, index))
@@ -539,6 +575,29 @@ class Map(OneToOne, OnWorkers):
             return self._leaves_of(value, spec, count, index)
         except MisfitError as found:
             raise self._misfit(found, self.elements_at(index), self.known_spec) from None
+
+    def _run_masked(
+        self,
+        pair: Tree,
+        rng: ElementRng | None,
+        globals_: seeded_globals | None,
+        epoch: int,
+        index: int,
+        spec: Spec | None,
+    ) -> Any:
+        """The same for the elements of a group that are there; the mask goes along."""
+        group, mask = pair
+        if not np.any(mask):
+            if spec is None:
+                raise SetAsideError(f"{self.elements_at(index)} failed before {self.label}.")
+            return [*blank(spec.leaves[:-1]), mask]
+        own = None if spec is None else Spec(spec.leaves[:-1], spec.structure.children()[0])
+        found = self._unmasked._run(group, rng, globals_, epoch, index, own)
+        return found if spec is None else [*found, mask]
+
+    @cached_property
+    def _unmasked(self) -> "Map":
+        return replace(self, has_mask=False)
 
     def _leaves_of(self, value: Any, spec: Spec, count: int | None, index: int) -> Leaves:
         """The leaves of what the function returned, of a group with `count` elements.

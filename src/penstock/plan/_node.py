@@ -109,11 +109,9 @@ class Node(ABC):
     """The number in a worker's status is that of an element of its input, not of its own."""
     ends_guards: bool = False
     """Guards of `on_error` in steps after it do not cover the steps below: those have their own, or are kept."""
-
-    @property
-    def needs_index(self) -> bool:
-        """Whether the first input must have random access."""
-        return type(self).sequence is Node.sequence
+    goes_by_position: bool = True
+    """Positions of input elements decide which of them it gives, or how it puts them together. So where elements fail,
+    the others keep their positions below it. False where later elements may move up."""
 
     @property
     def held(self) -> Any:
@@ -304,6 +302,40 @@ class OneInput(Node):
 
 
 @dataclass(frozen=True, eq=False)
+class Grouping(OneInput):
+    """A step whose elements are groups of elements of the input, such as batches.
+
+    It says which, and makes a group of any elements, so that `on_error` can leave out or replace one of a group.
+    """
+
+    takes_stand_ins = True
+    """Another element of its group can replace one, whatever their sizes are."""
+
+    @abstractmethod
+    def group(self, epoch: int, index: int) -> Indices:
+        """The input's elements that element `index` is made of, where positions say that; shape `(n,)`."""
+
+    @abstractmethod
+    def grouped(self, epoch: int, index: int, numbers: Indices, columns: Sequence[Sequence[Any]]) -> Leaves:
+        """Makes element `index` of some elements: those of its group that did not fail, or that replace others.
+
+        Args:
+            epoch: The epoch.
+            index: The element.
+            numbers: The input's elements, shape `(n,)`.
+            columns: For each leaf, its values in these elements.
+        """
+
+    def shortened(self) -> "Grouping":
+        """This step, with a place for groups that some elements are missing from."""
+        return self
+
+    def checked(self, source: Node) -> Node:
+        """The input's elements, of which those fail that this step refuses."""
+        return source
+
+
+@dataclass(frozen=True, eq=False)
 class ManyInputs(Node):
     """A step with any number of inputs."""
 
@@ -337,6 +369,8 @@ class Called:
 
 class OneToOne(Node):
     """A step whose element `i` is made of element `i` of each input."""
+
+    goes_by_position = False
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """The same elements of every input."""

@@ -21,13 +21,26 @@ from penstock.memory._budget import not_given
 from penstock.memory._rows import Indices, Leaves, Rows, copied, distinct
 from penstock.plan._blocks import Blocks, Buckets, Packs
 from penstock.plan._index import mark_of
-from penstock.plan._node import Access, Demand, Elements, Length, Memory, OneInput, Randomness, located
+from penstock.plan._node import (
+    Access,
+    Demand,
+    Elements,
+    Grouping,
+    Length,
+    Memory,
+    Node,
+    OneInput,
+    OneToOne,
+    Randomness,
+    Traits,
+    located,
+)
 from penstock.plan._pad import Padding, Stack, holds
 from penstock.plan._reader import Gather, Reader
 
 
 @dataclass(frozen=True, eq=False)
-class _OfLengths(OneInput):
+class _OfLengths(Grouping):
     """A step whose elements are made of sequences, by their lengths."""
 
     lengths: Indices | None = field(repr=False)
@@ -41,10 +54,15 @@ class _OfLengths(OneInput):
     @cached_property
     def access(self) -> Access:
         """Random where lengths are known."""
-        return "random" if self.needs_index else "stream"
+        return "random" if self.has_lengths else "stream"
 
     takes_any_shape = True
     _scatters = True
+
+    @property
+    def goes_by_position(self) -> bool:  # type: ignore[override]
+        """Where lengths are known."""
+        return self.has_lengths
 
     @property
     def spread(self) -> float:  # type: ignore[override]
@@ -52,8 +70,8 @@ class _OfLengths(OneInput):
         return 1 if self.blocks is None else self.blocks.spread
 
     @property
-    def needs_index(self) -> bool:
-        """Lengths are given by position."""
+    def has_lengths(self) -> bool:
+        """Whether lengths are known, by position."""
         return self.lengths is not None or self.blocks is not None
 
     @property
@@ -97,11 +115,15 @@ class _OfLengths(OneInput):
         box = source.borrowed(len(members))
         source.read(epoch, members, box)
         columns = list(box.columns(len(members)))
-        self._require_lengths(members, columns)
+        self.require_lengths(members, columns)
         return columns
 
+    def checked(self, source: Node) -> Node:
+        """Elements whose lengths are as said."""
+        return _OfSaidLengths(source, self)
+
     @abstractmethod
-    def _require_lengths(self, members: Indices, columns: Sequence[Sequence[Any]]) -> None:
+    def require_lengths(self, members: Indices, columns: Sequence[Sequence[Any]]) -> None:
         """Refuses elements that have another length than was said, given their leaves, each as a list."""
 
     def _refuse(self, number: int, found: int, said: int) -> NoReturn:
@@ -109,6 +131,28 @@ class _OfLengths(OneInput):
             f"{self.label}: element {number} has {found} tokens, and lengths= says {said}. Compute lengths from this "
             "dataset, in its order."
         )
+
+
+@dataclass(frozen=True, eq=False)
+class _OfSaidLengths(OneToOne, OneInput):
+    """The elements of the input. One that has another length than was said is one that fails."""
+
+    step: _OfLengths
+
+    verb = "lengths"
+    takes_any_shape = True
+    traits = Traits(is_parallel=True, is_hidden=True)
+
+    @property
+    def label(self) -> str:
+        """That of the step that the lengths are of."""
+        return self.step.label
+
+    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
+        """Reads elements, and compares their lengths."""
+        reader.inputs[0].read(epoch, indices, out)
+        columns = list(zip(*map(out.leaf_values, out.row_numbers()), strict=True))
+        self.step.require_lengths(indices, columns)
 
 
 class Pieces(NamedTuple):
@@ -268,7 +312,26 @@ class Pack(_OfLengths):
         Raises:
             ElementError: A sequence is longer than a row, or has another length than was said.
         """
-        elements, starts, counts, owners = self._pieces(epoch, indices)
+        pieces = self._pieces(epoch, indices)
+        members = distinct(pieces.elements)
+        self._lay(pieces, members, self._read(reader, epoch, members), out)
+
+    takes_stand_ins = False
+
+    def group(self, epoch: int, index: int) -> Indices:
+        """The sequences that have tokens in the row."""
+        return distinct(self._pieces(epoch, np.array([index])).elements)
+
+    def grouped(self, epoch: int, index: int, numbers: Indices, columns: Sequence[Sequence[Any]]) -> Leaves:
+        """The row with these sequences; padding stands at its end."""
+        pieces = self._pieces(epoch, np.array([index]))
+        row = Rows.allocate(self.spec, 1)
+        self._lay(Pieces(*(each[np.isin(pieces.elements, numbers)] for each in pieces)), numbers, columns, row)
+        return row.leaf_values(0)
+
+    def _lay(self, pieces: Pieces, members: Indices, columns: Sequence[Sequence[Any]], out: Rows) -> None:
+        """Lays pieces of these elements end to end, in rows of `out`."""
+        elements, starts, counts, owners = pieces
         leaf_count = len(self.source.spec.leaves)
         kinds = (
             [counts]
@@ -279,9 +342,7 @@ class Pack(_OfLengths):
             if (tokens > size).any():
                 place = int(np.argmax(tokens > size))
                 raise self._too_long(int(elements[place]), int(tokens[place]))
-        members = distinct(elements)
         which = np.searchsorted(members, elements)
-        columns = self._read(reader, epoch, members)
         parts = np.flatnonzero(counts < self._known(0)[elements]).tolist() if self.splits else []
         firsts = np.flatnonzero(np.diff(owners, prepend=-1))  # pieces of one row stand together
         numbers = np.arange(len(owners)) - np.repeat(firsts, np.diff(firsts, append=len(owners))) + 1
@@ -291,15 +352,15 @@ class Pack(_OfLengths):
             for piece in parts:
                 values[piece] = values[piece][starts[piece] : starts[piece] + counts[piece]]
             tokens = kinds[0 if self.structure is None else leaf]
-            _lay(rows, leaf, np.concatenate(values), np.add.reduceat(tokens, firsts), self.padding_value)
+            _fill_rows(rows, leaf, np.concatenate(values), np.add.reduceat(tokens, firsts), self.padding_value)
         for kind, tokens in enumerate(kinds, leaf_count):
             sizes = np.add.reduceat(tokens, firsts)
-            _lay(rows, kind, np.repeat(numbers, tokens), sizes, 0)
+            _fill_rows(rows, kind, np.repeat(numbers, tokens), sizes, 0)
             if self.positions:
                 within = np.arange(tokens.sum()) - np.repeat(np.cumsum(tokens) - tokens, tokens)
-                _lay(rows, kind + len(kinds), within, sizes, 0)
+                _fill_rows(rows, kind + len(kinds), within, sizes, 0)
 
-    def _require_lengths(self, members: Indices, columns: Sequence[Sequence[Any]]) -> None:
+    def require_lengths(self, members: Indices, columns: Sequence[Sequence[Any]]) -> None:
         """Each leaf has the length, or its own."""
         for leaf, column in enumerate(columns):
             found, said = np.fromiter(map(len, column), np.int64, len(members)), self._known(leaf)[members]
@@ -347,7 +408,7 @@ class Pack(_OfLengths):
             raise not_given(self.spec.nbytes, what, str(error).rstrip("."), "Use shorter rows") from error
 
 
-def _lay(out: Rows, leaf: int, laid: Any, counts: Indices, filling: Any) -> None:
+def _fill_rows(out: Rows, leaf: int, laid: Any, counts: Indices, filling: Any) -> None:
     """Writes what lies one after the other into rows, so much into each, and fills them up."""
     places, stop = out.arrays[leaf], 0
     for row, count in zip(out.row_numbers(), counts.tolist(), strict=True):
@@ -428,7 +489,7 @@ class TokenBatch(_OfLengths):
         """Those of the longest leaf. If nothing says which of its axes vary, the longest counts."""
         return max(map(math.prod if self.is_declared else max, sizes), default=1)
 
-    def _require_lengths(self, members: Indices, columns: Sequence[Sequence[Any]]) -> None:
+    def require_lengths(self, members: Indices, columns: Sequence[Sequence[Any]]) -> None:
         """The length is that of the longest leaf: of a leaf with several axes that vary, the size of any, or all.
 
         Without a declared spec all axes of a spectrogram vary, and only the lengths tell which one is meant.
@@ -485,11 +546,18 @@ class TokenBatch(_OfLengths):
 
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Reads the sequences of one batch after the other, and pads them."""
-        for row, members in zip(out.row_numbers(), self._members(epoch, indices), strict=True):
-            if self.buckets is not None and len(members) == 1:
-                self._require_room(int(members[0]), int(self._known(0)[members[0]]))
-            columns = self._read(reader, epoch, members)
-            out.put(row, self._stacked(columns, members.__getitem__), are_new=True)
+        for row, index, members in zip(out.row_numbers(), indices.tolist(), self._members(epoch, indices), strict=True):
+            out.put(row, self.grouped(epoch, index, members, self._read(reader, epoch, members)), are_new=True)
+
+    def group(self, epoch: int, index: int) -> Indices:
+        """The sequences of the batch."""
+        return self._members(epoch, np.array([index]))[0]
+
+    def grouped(self, epoch: int, index: int, numbers: Indices, columns: Sequence[Sequence[Any]]) -> Leaves:
+        """These sequences, padded."""
+        if self.buckets is not None and len(numbers) == 1:
+            self._require_room(int(numbers[0]), int(self._known(0)[numbers[0]]))
+        return self._stacked(columns, numbers.__getitem__)
 
     @cached_property
     def _stacked(self) -> Stack:

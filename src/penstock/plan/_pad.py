@@ -195,7 +195,6 @@ class Bucketed(Reorder, OneInput):
     takes_each_once = True
     _scatters = True
     traits = Traits(is_hidden=True)
-    needs_index = True
 
     @property
     def label(self) -> str:
@@ -284,9 +283,9 @@ class PaddedBatch(Batching):
             return index * self.size + row
         return int(self.buckets.members_of(epoch, np.array([index], np.int64))[0][row])
 
-    def stack(self, members: Sequence[Leaves], first: int) -> Leaves:
+    def stack(self, columns: Sequence[Sequence[Any]], number_of: Callable[[int], int]) -> Leaves:
         """Pads and stacks them."""
-        return self._stacked(zip(*members, strict=True), first.__add__)
+        return self._stacked(columns, number_of)
 
     @cached_property
     def _stacked(self) -> Stack:

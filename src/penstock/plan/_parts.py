@@ -13,7 +13,7 @@ from penstock.base._spec import ArraySpec, Spec
 from penstock.memory._pickles import dumps
 from penstock.memory._rows import Indices, Leaves, Rows, distinct
 from penstock.plan._conform import MisfitError, column, conformed, rows_of
-from penstock.plan._map import Map, OfMade, wrong_count
+from penstock.plan._map import Apart, Map, OfMade, wrong_count
 from penstock.plan._node import ClearAfter, Demand, Elements, Length, Memory, walk, working_memory
 from penstock.plan._reader import Gather, Reader
 
@@ -34,7 +34,8 @@ class PackedMap(Map):
     @cached_property
     def spec(self) -> Spec:
         """A pickle."""
-        return Spec.of(ArraySpec((), "S"))
+        pickle_spec = ArraySpec((), "S")
+        return Spec.of((pickle_spec, self.source.spec.leaves[-1]) if self.has_mask else pickle_spec)
 
     def _leaves_of(self, value: Any, spec: Spec, count: int | None, index: int) -> Leaves:
         try:
@@ -49,7 +50,7 @@ class PackedMap(Map):
 
 
 @dataclass(frozen=True, eq=False)
-class Parts(OfMade):
+class Parts(OfMade, Apart):
     """Element `i` is the one that a function of many elements made of element `i` of its input; of any size."""
 
     takes_any_shape = True
@@ -71,36 +72,37 @@ class Parts(OfMade):
         return self.maker.made_spec
 
     @property
-    def _size(self) -> int:
+    def part_size(self) -> int:
+        """The elements of a group."""
         assert self.maker.batched is not None
         return self.maker.batched
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """The groups that have the elements."""
-        return [Demand(0, epoch, distinct(indices // self._size))]
+        return [Demand(0, epoch, distinct(indices // self.part_size))]
 
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Takes elements out of what the function made of their groups, of which the last stays for the next call."""
-        owners, numbers = indices // self._size, out.row_numbers()
+        owners, numbers = indices // self.part_size, out.row_numbers()
         for owner in distinct(owners).tolist():
-            made = _unpacked(reader.kept(epoch, owner).leaf_values(0))
+            made = self.apart(reader.kept(epoch, owner).leaf_values(0))
             for place in np.flatnonzero(owners == owner).tolist():
-                out.put(numbers[place], made[int(indices[place]) - owner * self._size])
+                out.put(numbers[place], made[int(indices[place]) - owner * self.part_size])
 
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """The elements of each group of a stream."""
         for leaves in reader.inputs[0].sequence(epoch):
-            yield from _unpacked(leaves)
+            yield from self.apart(leaves)
+
+    def apart(self, leaves: Leaves) -> list[Leaves]:
+        """The elements of a group."""
+        return list(map(list, zip(*pickle.loads(leaves[0]), strict=True)))
 
     def clear_after(self, index: int, ask: ClearAfter) -> int:
         """The first element of a group that is clear of this one's."""
-        return ask(self.source, index // self._size) * self._size
+        return ask(self.source, index // self.part_size) * self.part_size
 
     @property
     def memory(self) -> Memory:
         """A group."""
         return working_memory(self.maker.source.spec.nbytes)
-
-
-def _unpacked(leaves: Leaves) -> list[Leaves]:
-    return list(map(list, zip(*pickle.loads(leaves[0]), strict=True)))

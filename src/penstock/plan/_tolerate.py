@@ -6,6 +6,8 @@ together with its label, whichever of its steps failed.
 - `Replace` gives another element of the same batch in place of one that fails.
 - `CheckedElement` gives pairs of an element and whether it is there; a `Filter` over it leaves out the others.
 - `CheckedGroup` does the same for an element that is made of several elements of a stream.
+- `Remaining` is a group, such as a batch, of the elements that did not fail, where a step above goes by position.
+- `PartsThere` takes such groups apart again, so that each element keeps its position.
 
 The first two read many elements at once, and one by one after a failure. Failures are noted in the worker's
 `WorkerStatus` as text: an exception that is kept would keep the rows that it was reading into.
@@ -14,8 +16,8 @@ The first two read many elements at once, and one by one after a failure. Failur
 import itertools
 import traceback
 from abc import abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, final
 
@@ -23,10 +25,25 @@ import numpy as np
 
 from penstock.base._errors import ElementError, PenstockError, WorkerError, words_of
 from penstock.base._spec import ArraySpec, Spec
-from penstock.memory._rows import Indices, Leaves, Rows
-from penstock.plan._filter import Sequential
-from penstock.plan._map import Map
-from penstock.plan._node import Elements, Node, OneInput, OneToOne, Traits, walk
+from penstock.memory._rows import Indices, Leaves, Rows, blank, copied, distinct
+from penstock.plan._cast import ByChunk
+from penstock.plan._filter import Filter, Sequential
+from penstock.plan._map import Apart, Map, SetAsideError
+from penstock.plan._node import (
+    Access,
+    Demand,
+    Elements,
+    Grouping,
+    Length,
+    Memory,
+    Node,
+    OneInput,
+    OneToOne,
+    Randomness,
+    Traits,
+    walk,
+    working_memory,
+)
 from penstock.plan._reader import Gather, Reader
 from penstock.plan._stream import Inlet
 from penstock.plan._text import sources_of
@@ -107,7 +124,7 @@ class FailureFilter(OneToOne, OneInput):
     def _succeeds(self, reader: Reader, epoch: int, index: int, row: Rows) -> bool:
         reader.status.words[0] = 0
         error = self._try(reader, epoch, np.array([index], np.int64), row)
-        if error is not None:
+        if error is not None and not isinstance(error, SetAsideError):
             self._note(reader, epoch, index, error)
         return error is None
 
@@ -192,16 +209,23 @@ class Replace(FailureFilter):
 
 @dataclass(frozen=True, eq=False)
 class CheckedElement(FailureFilter):
-    """Pairs of an element and whether it is there. Over the pairs of a `filter`, it changes the verdict to no."""
+    """Pairs of an element and whether it is there.
+
+    Over the pairs of a `filter`, it changes the verdict to no; over those that guards made, whether it is there.
+    """
+
+    is_over_pairs: bool = False
+    """Guards made pairs of the elements of the input: of an element and whether it is there, or of a group and a mask
+    of its elements."""
 
     @property
     def verb(self) -> str:
         """`filter`, or `skip`."""
-        return "filter" if self._is_over_verdicts else "skip"
+        return "filter" if self._is_over_verdicts and not self.is_over_pairs else "skip"
 
     @property
     def _is_over_verdicts(self) -> bool:
-        return isinstance(self.source, Map) and self.source.verdict == "bool"
+        return self.is_over_pairs or (isinstance(self.source, Map) and self.source.verdict == "bool")
 
     @cached_property
     def spec(self) -> Spec:
@@ -222,7 +246,8 @@ class CheckedElement(FailureFilter):
 
     def _fill_instead(self, reader: Reader, epoch: int, index: int, row: Rows) -> None:
         (number,) = row.row_numbers()
-        row.put(number, [*_blank(self.spec.leaves[:-1]), False])
+        mask = self.spec.leaves[-1].max_shape
+        row.put(number, [*blank(self.spec.leaves[:-1]), np.zeros(mask, bool) if mask else False])
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,6 +260,8 @@ class CheckedGroup(Sequential):
 
     whole: Node
     """The same step over elements, as the user wrote it."""
+    are_pairs: tuple[bool, ...]
+    """For each input of the source whether its elements are pairs."""
 
     @property
     def verb(self) -> str:
@@ -255,8 +282,7 @@ class CheckedGroup(Sequential):
     def _verdicts(self) -> tuple[int, ...]:
         """The leaves that say whether an element is there: the last of each checked input."""
         stops = itertools.accumulate(len(each.spec.leaves) for each in self.source.inputs)
-        pairs = zip(self.source.inputs, stops, strict=True)
-        return tuple(stop - 1 for each, stop in pairs if isinstance(each, CheckedElement))
+        return tuple(itertools.compress((stop - 1 for stop in stops), self.are_pairs))
 
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Combines all verdicts."""
@@ -265,14 +291,244 @@ class CheckedGroup(Sequential):
             yield [*(leaf for place, leaf in enumerate(leaves) if place not in self._verdicts), is_there]
 
 
-def _blank(leaves: tuple[ArraySpec, ...]) -> Leaves:
-    """Leaves of an element that is left out."""
-    return [
-        np.zeros([size or 0 for size in leaf.shape], leaf.dtype)
-        if leaf.dtype.itemsize
-        else np.full([size or 0 for size in leaf.shape], leaf.dtype.type(), object)[()]
-        for leaf in leaves
-    ]
+@dataclass(frozen=True, eq=False)
+class LeftOut(Filter):
+    """The elements that are there, of pairs that guards made. So a step that moves elements can move pairs instead."""
+
+
+@dataclass(frozen=True, eq=False)
+class OfPairs(ByChunk):
+    """What a step makes of elements, over pairs of an element and whether it is there."""
+
+    whole: ByChunk
+    """The step over elements, as the user wrote it."""
+
+    @property
+    def verb(self) -> str:
+        """That of the step."""
+        return self.whole.verb
+
+    @property
+    def label(self) -> str:
+        """That of the step."""
+        return self.whole.label
+
+    @cached_property
+    def spec(self) -> Spec:
+        """Pairs."""
+        return Spec.of((self.whole.spec.tree, ArraySpec((), np.dtype(bool))))
+
+    def convert(self, box: Rows, out: Rows, count: int) -> None:
+        """Converts the elements, also those without content."""
+        self.whole.convert(box.leaves(0, len(box.arrays) - 1), out.leaves(0, len(out.arrays) - 1), count)
+        out.arrays[-1][out.rows] = box.arrays[-1][:count]
+
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
+        """The same for each element of a stream."""
+        box, out = Rows.allocate(self.source.spec, 1), Rows.allocate(self.spec, 1)
+        for leaves in reader.inputs[0].sequence(epoch):
+            box.put(0, leaves)
+            self.convert(box, out, 1)
+            yield out.leaf_values(0)
+
+
+@dataclass(frozen=True, eq=False)
+class _OfGroups(OneInput):
+    """A step over the pairs of a guard, in place of a step with groups."""
+
+    whole: Grouping | Apart
+    """The step, as the user wrote it."""
+
+    takes_any_shape = True
+
+    @property
+    def traits(self) -> Traits:
+        """It may ask for an element that is not there."""
+        return Traits(is_parallel=self.whole.traits.is_parallel, is_cpu_bound=True, is_hidden=True)
+
+    @property
+    def verb(self) -> str:
+        """That of the step."""
+        return self.whole.verb
+
+    @property
+    def label(self) -> str:
+        """That of the step."""
+        return self.whole.label
+
+    @property
+    def redraws(self) -> bool:  # type: ignore[override]
+        """As the step."""
+        return self.whole.redraws
+
+    @property
+    def batch_size(self) -> int | None:
+        """That of the step."""
+        return self.whole.batch_size
+
+    @property
+    def randomness(self) -> Randomness:
+        """That of the step."""
+        return self.whole.randomness
+
+
+@dataclass(frozen=True, eq=False)
+class Remaining(_OfGroups):
+    """Element `i` is group `i` of the elements that did not fail, such as a batch."""
+
+    whole: Grouping
+    replaces: bool
+    """Others of its group replace an element that failed; else it is missing."""
+    has_mask: bool = False
+    """Elements are pairs of a group and which of its elements are there."""
+    has_verdict: bool = False
+    """Elements are pairs of a group and whether there is one. Without any of the two, a group of which no element is
+    left fails."""
+
+    @cached_property
+    def _step(self) -> Grouping:
+        """The step over the pairs, of which there may be another number in each epoch of a stream."""
+        return replace(self.whole, source=self.source)
+
+    @property
+    def length(self) -> Length:
+        """That of the step: positions stay."""
+        return self._step.length
+
+    def needs(self, start: int, stop: int) -> tuple[int, int]:
+        """As the step."""
+        return self._step.needs(start, stop)
+
+    @cached_property
+    def spec(self) -> Spec:
+        """That of the step, or pairs."""
+        shortened = self.whole if self.replaces else self.whole.shortened()
+        if self.has_mask:
+            return Spec.of((shortened.spec.tree, ArraySpec((None,), bool, (self.whole.batch_size or 0,))))
+        return Spec.of((shortened.spec.tree, ArraySpec((), bool))) if self.has_verdict else shortened.spec
+
+    @property
+    def memory(self) -> Memory:
+        """That of the step, and the group's elements."""
+        own, most = self.whole.memory, 2 * self.whole.spec.nbytes
+        return own._replace(scratch_nbytes=own.scratch_nbytes + most, sequence_nbytes=own.sequence_nbytes + most)
+
+    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
+        """The elements of each group."""
+        return [Demand(0, epoch, np.concatenate([self._step.group(epoch, index) for index in indices.tolist()]))]
+
+    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
+        """Reads the elements of one group after the other."""
+        source = reader.inputs[0]
+        for row, index in zip(out.row_numbers(), indices.tolist(), strict=True):
+            numbers = self._step.group(epoch, index)
+            box = source.borrowed(len(numbers))
+            source.read(epoch, numbers, box)
+            out.put(row, self._made(epoch, index, numbers, list(box.columns(len(numbers)))), are_new=True)
+
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
+        """The groups of a stream."""
+        source, first = reader.inputs[0].sequence(epoch), 0
+        for index in itertools.count():
+            size = self.needs(index, index + 1)[1] - first
+            members = [[copied(leaf) for leaf in leaves] for leaves in itertools.islice(source, size)]
+            if members:
+                numbers = np.arange(first, first + len(members))
+                yield self._made(epoch, index, numbers, list(zip(*members, strict=True)))
+            if len(members) < size:
+                return
+            first += size
+
+    def _made(self, epoch: int, index: int, numbers: Indices, columns: list[Any]) -> Leaves:
+        mask = np.array(columns.pop(), bool)
+        chosen = np.flatnonzero(mask)
+        if len(mask) > len(chosen) == 0 and not self.has_verdict and not self.has_mask:
+            raise (ElementError if self.replaces else SetAsideError)(
+                f"All {len(mask)} elements of element {index} of {self.label} failed, so nothing is left of it."
+            )
+        leaves = blank(self.whole.spec.leaves)
+        if len(chosen):
+            if self.replaces and self.whole.takes_stand_ins:
+                chosen = chosen[np.searchsorted(chosen, np.arange(len(mask))) % len(chosen)]
+            taken = [[column[place] for place in chosen.tolist()] for column in columns]
+            leaves = self.whole.grouped(epoch, index, numbers[chosen], taken)
+        if self.has_mask:
+            return [*leaves, mask]
+        return [*leaves, bool(len(chosen))] if self.has_verdict else leaves
+
+
+@dataclass(frozen=True, eq=False)
+class PartsThere(_OfGroups):
+    """The elements of groups in their positions, where some of a group are not there.
+
+    The input gives pairs of a group and a mask. With random access, to ask for an element that is not there is an
+    error; in order, elements are pairs of an element and whether it is there.
+    """
+
+    whole: Apart
+    is_placed: bool
+    """With random access; else in order."""
+
+    @cached_property
+    def access(self) -> Access:
+        """As asked for."""
+        return "random" if self.is_placed else "stream"
+
+    @property
+    def length(self) -> Length:
+        """That of the step; in order, unknown."""
+        return self.whole.length if self.is_placed else None
+
+    @property
+    def traits(self) -> Traits:
+        """In order, one worker takes groups apart."""
+        return super().traits._replace(is_parallel=False, is_cpu_bound=self.is_placed)
+
+    @cached_property
+    def spec(self) -> Spec:
+        """An element, or pairs."""
+        spec = self.whole.spec
+        return spec if self.is_placed else Spec.of((spec.tree, ArraySpec((), bool)))
+
+    @property
+    def memory(self) -> Memory:
+        """One group."""
+        return working_memory(self.source.spec.nbytes)
+
+    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
+        """The groups."""
+        return self.whole.demand(epoch, indices)
+
+    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
+        """Takes elements out of their groups, of which the last stays for the next call.
+
+        Raises:
+            SetAsideError: One is not there.
+        """
+        owners, numbers = indices // self.whole.part_size, out.row_numbers()
+        for owner in distinct(owners).tolist():
+            parts = self._parts(reader.kept(epoch, owner).leaf_values(0))
+            for at in np.flatnonzero(owners == owner).tolist():
+                place = int(indices[at]) - owner * self.whole.part_size
+                part = parts[place] if place < len(parts) else None
+                if part is None:
+                    raise SetAsideError(f"Element {indices[at]} of {self.label} failed, or its whole group did.")
+                out.put(numbers[at], part)
+
+    def _parts(self, leaves: Leaves) -> list[Leaves | None]:
+        """The elements of a group; None for each that is not there."""
+        *leaves, mask = leaves
+        parts = iter(self.whole.apart(leaves) if mask.any() else ())
+        found = [next(parts, None) if is_there else None for is_there in mask.tolist()]
+        # A function of a batch may make more rows than elements. Of some of them, rows have no known positions.
+        rest = list(parts)
+        return [*found, *rest] if mask.all() else found if not rest else [None] * len(found)
+
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
+        """All elements of each group."""
+        for leaves in reader.inputs[0].sequence(epoch):
+            for part in self._parts([copied(leaf) for leaf in leaves]):
+                yield [*(blank(self.whole.spec.leaves) if part is None else part), part is not None]
 
 
 def _traceback(error: Exception) -> str:

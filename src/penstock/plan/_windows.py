@@ -57,11 +57,6 @@ class Windows(OneInput):
     treats_leaves_alike = True
 
     @property
-    def needs_index(self) -> bool:
-        """Groups are numbered by position."""
-        return self.groups is not None
-
-    @property
     def label(self) -> str:
         """As the user wrote it, without defaults."""
         given = {"shift": self.shift, "stride": self.stride}
@@ -126,7 +121,8 @@ class Windows(OneInput):
             yield self._stacked(kept)
 
     def _stacked(self, kept: deque[Leaves]) -> Leaves:
-        return stacked(self.source.spec, [kept[place] for place in range(0, self.span, self.stride)])
+        members = [kept[place] for place in range(0, self.span, self.stride)]
+        return stacked(self.source.spec, list(zip(*members, strict=True)))
 
     @property
     def memory(self) -> Memory:
