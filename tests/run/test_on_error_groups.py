@@ -3,8 +3,9 @@
 A group is a batch of any kind, a row of `pack`, or what a function of many elements gets at once.
 """
 
+import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,14 @@ EXECUTORS = [("inline", 1), ("threads", 3), ("processes", 2)]
 Step = Callable[[ps.Dataset], ps.Dataset]
 
 
+inline = pytest.mark.parametrize("load", EXECUTORS[:1], ids=["inline"], indirect=True)
+
+
 @pytest.fixture(params=EXECUTORS, ids=lambda run: run[0])
 def load(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., list[Any]]:
+    executor, workers = request.param
+
     def load(dataset: ps.Dataset, on_error: Any) -> list[Any]:
-        executor, workers = request.param
         where = tmp_path / "bad.jsonl"
         with dataset.loader(executor, workers=workers, on_error=on_error, quarantine=where) as loader:
             return list(loader)
@@ -193,8 +198,17 @@ STREAMS = (
 )
 
 
-@pytest.mark.parametrize("verb", BY_POSITION)
-@pytest.mark.parametrize("name", GIVES_GROUPS)
+def with_one_on_each_executor(verbs: Iterable[str]) -> list[Any]:
+    """Each way to make groups with each verb, inline; and the first on all executors."""
+    pairs = itertools.product(EXECUTORS, GIVES_GROUPS, verbs)
+    return [
+        pytest.param(run, name, verb, id=f"{run[0]}-{name}-{verb}")
+        for run, name, verb in pairs
+        if run[0] == "inline" or name == "map(batched=)"
+    ]
+
+
+@pytest.mark.parametrize(("load", "name", "verb"), with_one_on_each_executor(BY_POSITION), indirect=["load"])
 def test_what_fails_is_missing_where_it_was_with_random_access(load: Any, name: str, verb: str) -> None:
     step = BY_POSITION[verb]
     found = np.concatenate(load(step(GIVES_GROUPS[name](ps.range(COUNT).map(one_by_one))).batch(4), "skip")).tolist()
@@ -210,8 +224,7 @@ def counted() -> Iterator[int]:
     yield from range(COUNT)
 
 
-@pytest.mark.parametrize("verb", STREAMS)
-@pytest.mark.parametrize("name", GIVES_GROUPS)
+@pytest.mark.parametrize(("load", "name", "verb"), with_one_on_each_executor(STREAMS), indirect=["load"])
 def test_what_fails_is_missing_where_it_was_in_a_stream(load: Any, name: str, verb: str) -> None:
     step, source = BY_POSITION[verb], ps.from_generator(counted, element_spec=INT64)
     found = np.concatenate(load(step(GIVES_GROUPS[name](source.map(one_by_one))).batch(4), "skip")).tolist()
@@ -222,6 +235,7 @@ def test_what_fails_is_missing_where_it_was_in_a_stream(load: Any, name: str, ve
         assert found == [x for x in step(source) if x not in lost]
 
 
+@inline
 def test_elements_of_validation_do_not_get_into_training(load: Any) -> None:
     for made in GIVES_GROUPS.values():
         train, validation = made(ps.range(COUNT)).split(0.5, 0.5)
@@ -241,6 +255,7 @@ def test_a_batch_is_short_where_a_step_after_it_goes_by_position_and_else_elemen
     assert [batch.tolist() for batch in load(of_stream.take(2), "skip")] == [[0, 1, 2, 3], [4, 6, 7]]
 
 
+@inline
 def test_a_batch_in_a_batch_is_left_out_whole_where_a_step_goes_by_position(load: Any) -> None:
     nested = ps.range(16).map(one_by_one).batch(2).batch(4).take(1)
     assert [batch.tolist() for batch in load(nested, "skip")] == [[[0, 1], [2, 3], [6, 7]]]
@@ -259,6 +274,7 @@ def test_a_group_that_fails_names_its_origins_and_is_run_again(load: Any, name: 
     assert all("broken" in str(again.error) for again in ps.replay(tmp_path / "bad.jsonl", ds))
 
 
+@inline
 def test_an_element_in_a_group_is_run_again_alone(load: Any, tmp_path: Path) -> None:
     ds = ps.range(COUNT).shuffle(seed=1).map(one_by_one).map(lambda many: many, batched=4).take(39).batch(4)
     load(ds, "skip")
@@ -267,6 +283,7 @@ def test_an_element_in_a_group_is_run_again_alone(load: Any, tmp_path: Path) -> 
     assert "broken" in str(again.error)
 
 
+@inline
 def test_a_function_that_makes_more_rows_than_elements_keeps_them_where_nothing_fails(load: Any) -> None:
     ds = ps.range(8).batch(2).map(lambda many: np.repeat(many, 2)).unbatch().take(12).batch(4)
     assert np.concatenate(load(ds, "skip")).tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
