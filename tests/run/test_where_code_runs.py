@@ -204,3 +204,14 @@ def test_a_generator_that_cannot_travel_stays_and_functions_run_in_workers(tmp_p
         assert [batch.tolist() for batch in loader] == np.arange(COUNT).reshape(6, 4).tolist()
     assert set((tmp_path / "generator.pids").read_text().split()) == {str(os.getpid())}
     assert str(os.getpid()) not in (tmp_path / "map.pids").read_text().split()
+
+
+@pytest.mark.framework
+def test_a_tf_dataset_stays_and_functions_of_its_elements_run_in_workers(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    dataset = ps.from_tf(tf.data.Dataset.range(COUNT)).filter(noting("filter", is_late)).map(noting("map")).batch(4)
+    with dataset.loader("processes", workers=2) as loader:
+        assert np.concatenate(list(loader)).tolist() == list(range(13, COUNT))
+    for name in ("filter", "map"):
+        assert str(os.getpid()) not in (tmp_path / f"{name}.pids").read_text().split()

@@ -17,7 +17,8 @@ sends all of these at once.
 Each wait, and what ends it. There is one, in `_turn`: for a post, the last answer of a slot, a message, or the end of a
 worker. While units are running it also ends with a tick, which looks for workers that hang. What could not be done at
 once is tried again a millisecond later: to reap a worker, to find the unit of a dead one, to send a message. Units that
-find no room in the queue wait for room.
+find no room in the queue wait for room. The end waits for the workers, which it kills after `GRACE_S`, and for the
+thread that handles log records (see `_logs.py`).
 """
 
 import itertools

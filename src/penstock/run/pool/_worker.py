@@ -7,6 +7,7 @@ Each wait, and what ends it.
 - For a unit or a message (`_wait`): ended by one, or by the parent's end, which closes both.
 - For the message that opens a task (`_task`): the parent sent it before the first unit of the task.
 - To send a message or an answer: ended by the parent, which reads it, or by the parent's end.
+- To send a log record: see `_logs.py`.
 What ends the worker: the parent closes the control socket, or kills the worker, or dies. If the parent dies, the system
 kills the worker at once, whatever it is doing (Linux); or else the next of these waits fails.
 
