@@ -458,3 +458,15 @@ def test_a_copy_of_a_folder_is_read_and_a_run_goes_on_with_it(tmp_path):
     with loader_of(tmp_path / "two") as loader:
         loader.set_state(state)
         assert [each["x"].tolist() for each in loader] == right
+
+
+def test_a_copy_that_another_process_replaced_by_its_equal_is_read(packed, tmp_path):
+    ds = ps.from_text(packed)
+    assert len(ds) == 1000
+    copy = copy_of(packed)
+    shutil.copy2(copy, tmp_path / "other")
+    os.replace(tmp_path / "other", copy)
+    made_ns = index_of(copy).stat().st_mtime_ns
+    assert list(ds[5:7]) == LINES[5:7]
+    assert lines_of(packed) == LINES
+    assert index_of(copy).stat().st_mtime_ns == made_ns

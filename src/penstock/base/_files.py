@@ -22,7 +22,7 @@ class Stamp(NamedTuple):
     modified_ns: int
     """The time that `os.utime` sets."""
     inode: int
-    """The number of the file. A new file may get that of a deleted one."""
+    """The number of the file; 0 for any. A new file may get that of a deleted one."""
     changed_ns: int
     """The time of the last change of anything, also of the mode, the links and the name. No program sets it."""
 
@@ -37,12 +37,12 @@ class Stamp(NamedTuple):
         return cls(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
 
     def is_same(self, other: "Stamp") -> bool:
-        """Whether a run may take both for one state.
+        """Whether a run may take another, later state for the same.
 
         `chmod` changes only the time, and mounts of FUSE give a file another inode while it is in use. Neither may end
         a run. A file in the place of another has both anew.
         """
-        return self[:2] == other[:2] and (self.inode == other.inode or self.changed_ns == other.changed_ns)
+        return self[:2] == other[:2] and (self.inode in (0, other.inode) or self.changed_ns == other.changed_ns)
 
 
 def lasting_stamp(path: str) -> tuple[int, int, str]:

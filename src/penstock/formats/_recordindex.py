@@ -275,8 +275,8 @@ def _paths_of(files: Sequence[File], kind: str, cache_dir: str | None, ending: s
 def _copied(files: Sequence[File], path: Path, content: Iterator[bytes], changed_s: int) -> File:
     """Writes the content of a file, reads it back, and notes its size and checksum.
 
-    Processes that start together each make a copy, and take that of the last for the same file, by its content. All
-    copies of a state have the same time of the last change, which the note has.
+    All copies of a state have the same time of the last change. So processes that start together and each make one
+    take it for the same file, whichever is the last to replace it.
 
     Raises:
         SourceError: A file is damaged or truncated.
@@ -296,7 +296,7 @@ def _copied(files: Sequence[File], path: Path, content: Iterator[bytes], changed
         raise OSError(errno.EIO, "what was written cannot be read back")
     facts = {"facts": np.array([*written, Stamp.of(path).modified_ns])}
     write(file, _note_of(path), index_bytes(_state_of(files), facts), others=others)
-    return copy.by_content()
+    return copy.by_time()
 
 
 def _kept_copy(files: Sequence[File], path: Path) -> File | None:
@@ -311,13 +311,13 @@ def _kept_copy(files: Sequence[File], path: Path) -> File | None:
         if copy.nbytes != nbytes:
             return None
         if now == changed:
-            return copy.by_content()
+            return copy.by_time()
         if _checksum(copy) == checksum:  # the folder was copied
             facts = {"facts": np.array([nbytes, checksum, now])}
             with contextlib.suppress(OSError):
                 file, *others = files
                 write(file, _note_of(path), index_bytes(_state_of(files), facts), others=others)
-            return copy.by_content()
+            return copy.by_time()
     return None
 
 

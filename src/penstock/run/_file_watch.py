@@ -34,7 +34,7 @@ class FileWatch:
                 continue
             if before is None:
                 self._stamps[path] = now
-            elif not now.is_same(before):
+            elif not before.is_same(now):
                 del self._stamps[path]
                 _log.warning(
                     "%s was written to while a loader reads it: %s bytes before, %s now. So epoch %d may have old and "
