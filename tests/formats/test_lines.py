@@ -661,10 +661,23 @@ def test_a_large_file_is_read_when_its_spec_is_first_needed(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    "encoding", ["latin-1", "cp1252", "utf-16", "utf-16-be", "utf-32", "shift_jis", "utf-8-sig", "cp037"]
+    "encoding",
+    [
+        "latin-1",
+        "cp1252",
+        "utf-16",
+        "utf-16-be",
+        "utf-32",
+        "shift_jis",
+        "iso2022_jp",
+        "hz",
+        "utf-7",
+        "utf-8-sig",
+        "cp037",
+    ],
 )
 def test_text_may_have_another_encoding(tmp_path, encoding):
-    word = "日本" if encoding == "shift_jis" else "é"
+    word = "が→日" if encoding in ("shift_jis", "iso2022_jp") else "日本" if encoding == "hz" else "é"
     (tmp_path / "a.csv").write_bytes(f'{word},b\n"{word}\n,",1\nx,2\n'.encode(encoding))
     (tmp_path / "a.jsonl").write_bytes(f'{{"{word}": "{word}"}}\n{{"{word}": "x"}}\n'.encode(encoding))
     assert [tuple(e.values()) for e in ps.from_csv(tmp_path / "a.csv", encoding=encoding)] == [

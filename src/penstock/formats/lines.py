@@ -7,6 +7,7 @@ their own: blank ones, those of a header, and those within a quoted field of CSV
 """
 
 import codecs
+import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -254,13 +255,18 @@ def encoding_of(verb: str, encoding: object) -> str:
 
 
 @cache
+@functools.cache
 def has_ascii(encoding: str) -> bool:
-    """Whether the bytes of ASCII mean the same in an encoding, so that lines and fields can be found in it."""
-    ascii_text = "".join(map(chr, range(128)))
+    """Whether ends of lines and quotes can be found in the bytes of an encoding.
+
+    Its bytes of ASCII mean the same, and no other character has a byte of theirs, as those of ISO-2022-JP do.
+    """
+    ascii_text, others = "".join(map(chr, range(128))), "".join(map(chr, range(128, 1 << 16, 7)))
     try:
-        return ascii_text.encode(encoding) == ascii_text.encode()
+        is_same = ascii_text.encode(encoding) == ascii_text.encode()
     except UnicodeEncodeError:
         return False
+    return is_same and not set(others.encode(encoding, "ignore")) & set(b'\n\r"')
 
 
 @final
