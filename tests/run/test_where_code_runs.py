@@ -1,7 +1,7 @@
 """In which process the user's code runs, with worker processes: never in the program's, where a crash would end it."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from penstock.plan._stream import Generate, StreamSource
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("workers_stay")]
 
 COUNT = 24
+SCALAR = ps.ArraySpec((), np.dtype(np.int64))
 
 
 @pytest.fixture(autouse=True)
@@ -83,18 +84,43 @@ class Staying(StreamSource):
     """A stream whose source cannot travel, as a `tf.data.Dataset`."""
 
     travels = False
-    element_spec = ps.ArraySpec((), int)
+
+    def __init__(self, elements: Iterable[Any] = range(COUNT), spec: Any = SCALAR) -> None:
+        self.elements = elements
+        self.spec = spec
+
+    @property
+    def element_spec(self) -> Any:
+        return self.spec
 
     def iterate(self, epoch: int) -> Iterator[Any]:
         note("stays")
-        yield from range(COUNT)
+        yield from self.elements
 
     def describe(self, index: int) -> str:
         return f"element {index}"
 
 
-def staying() -> ps.Dataset:
-    return Dataset(Generate(Staying(), "from_staying", "here"))
+def staying(*arguments: Any) -> ps.Dataset:
+    return Dataset(Generate(Staying(*arguments), "from_staying", "here"))
+
+
+class Pictures:
+    """Pictures whose head is larger than what a payload holds as a pickle, while each is too small to be shared."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(50):
+            yield {"image": np.full((1000, 1000), number, np.uint8), "name": f"p{number}", "box": np.arange(number % 3)}
+
+
+def pictures() -> ps.Dataset:
+    image = ps.ArraySpec((1000, 1000), np.dtype(np.uint8))
+    box = ps.ArraySpec((None,), np.dtype(np.int64))
+    return staying(Pictures(), {"image": image, "name": ps.ArraySpec((), np.dtype("U")), "box": box})
+
+
+def mean(element: Any) -> Any:
+    return element["image"].mean(), element["name"], len(element["box"])
 
 
 def is_odd(x: Any) -> bool:
@@ -149,6 +175,18 @@ PLANS: dict[str, Callable[[], ps.Dataset]] = {
     "a source that stays, and batches": lambda: staying().batch(8).map(noting("map")),
     "a source that stays, and late elements": lambda: (
         staying().filter(noting("filter", is_late)).map(noting("map")).batch(4)
+    ),
+    "a source that stays, and large batches": lambda: (
+        pictures().map(lambda x: x["image"]).batch(50).map(noting("map", np.mean))
+    ),
+    "a source that stays, and large late elements": lambda: (
+        pictures().filter(noting("filter", lambda x: x["image"][0, 0] > 40)).map(noting("map", mean)).batch(3)
+    ),
+    "a source that stays, 40 times": lambda: (
+        ps.interleave([staying(range(50 * k, 50 * k + 50)) for k in range(40)])
+        .filter(noting("filter", lambda x: x % 50 > 45))
+        .map(noting("map"))
+        .batch(4)
     ),
     "a source that stays, beside a stream": lambda: ps.zip((staying(), mapped())).map(noting("b")).batch(4),
 }

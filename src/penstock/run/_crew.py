@@ -40,6 +40,7 @@ class Crew:
     def __init__(self, choice: Choice, options: LoaderOptions) -> None:
         self.choice = choice
         self.timeout_s = options.timeout_s
+        self.memory_limit = options.memory_limit
         self.ray_options: Mapping[str, Any] = options.ray_options or {}
         self.events: list[str] = []
         self._payload: PlanPayload | None = None

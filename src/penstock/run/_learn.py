@@ -5,11 +5,17 @@ there too. One that cannot travel stays in this process, and its first elements 
 """
 
 import contextlib
+import io
+import itertools
+import math
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import final
+
+import numpy as np
+import numpy.typing as npt
 
 from penstock.base._errors import DeadlineError, PenstockError, TravelError
 from penstock.lower._analysis import Analysis
@@ -22,7 +28,7 @@ from penstock.plan._stream import Generate
 from penstock.plan._text import place_of
 from penstock.run._choose import HAS_PROCESSES
 from penstock.run._crew import Crew
-from penstock.run._heads import HEAD_COUNTS, Head, MoreNeededError
+from penstock.run._heads import HEADS_NBYTES, Head, MoreNeededError
 from penstock.run.pool._payload import pack
 from penstock.run.pool._pool import pool_deadline_s
 from penstock.run.pool._remote_error import unpickled
@@ -90,19 +96,26 @@ def _learn_from_heads(facts: Analysis, generators: Sequence[Generate], crew: Cre
     Raises:
         TravelError: The rest cannot travel.
     """
+    limit_nbytes = min(HEADS_NBYTES, (crew.memory_limit or math.inf) // 4)
+    chunks: list[npt.NDArray[np.uint8]] = []
     with contextlib.ExitStack() as stack:
-        heads = {id(each): Head(each) for each in generators}
+        heads = {id(each): Head(each, chunks) for each in generators}
         for head in heads.values():
             stack.callback(head.close)
-        for count in HEAD_COUNTS:
-            if facts.is_learnt:
-                return
-            for head in heads.values():
-                head.read(count)
+        for doubling in itertools.count():
+            left_nbytes, chunk = limit_nbytes - sum(each.nbytes for each in chunks), io.BytesIO()
+            stops = [(place + 1) * left_nbytes // len(heads) for place in range(len(heads))]
+            grow = [
+                head.read(1 << doubling, chunk, int(stop)) for head, stop in zip(heads.values(), stops, strict=True)
+            ]
+            chunks.append(np.frombuffer(chunk.getbuffer(), np.uint8))
             made = {id(each): replace(each, data=heads[id(each)]) for each in generators}
             with contextlib.suppress(MoreNeededError):
                 _learn_in_a_worker(rewritten(facts.plan, made=made), crew)
-    facts.learn()  # here: functions that give nothing for so many elements
+            if facts.is_learnt or not any(grow):
+                break
+    if not facts.is_learnt:
+        facts.learn()  # here: functions that give nothing for so many elements
 
 
 def _learn_in_a_worker(plan: Node, crew: Crew) -> None:
