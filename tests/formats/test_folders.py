@@ -1,6 +1,7 @@
 """Columns that are names of folders, as Hive, Spark and pyarrow write partitions."""
 
 import logging
+import shutil
 
 import numpy as np
 import pytest
@@ -82,7 +83,6 @@ def test_columns_of_folders_are_as_others_are(tmp_path, kind):
         (3, 4, "b"),
         (0, 3, "a"),
     ]
-    assert dataset(paths[0])[0]["label"] == 4
     with pytest.raises(ps.ArgumentError, match=r"has no column 'z'; it has \['x', 'label', 's'\]"):
         dataset(pattern, columns=["z"])
     with dataset(pattern).shuffle(1).batch(6).loader(executor="threads") as loader:
@@ -104,17 +104,77 @@ def test_rows_without_a_value_are_null(tmp_path, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_column_of_the_file_counts_more_than_its_folder(tmp_path, kind):
     (tmp_path / "x=9").mkdir()
-    assert [each["x"] for each in dataset(saved(tmp_path / "x=9" / kind, pa.table({"x": [1, 2]})))] == [1, 2]
+    saved(tmp_path / "x=9" / kind, pa.table({"x": [1, 2]}))
+    assert [each["x"] for each in dataset(f"{tmp_path}/*/{kind}")] == [1, 2]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_folders_below_what_was_asked_for_are_columns(tmp_path, kind, monkeypatch):
+    base = tmp_path / "lr=0.1" / "run"
+    partitioned(base, kind, ["label=3/s=a", "label=3/s=b", "label=4/s=a"])
+    files = [base / each / kind for each in ("label=3/s=a", "label=3/s=b", "label=4/s=a")]
+
+    def columns(paths):
+        return [name for name in dataset(paths).element_spec if name != "x"]
+
+    def asked(pattern):
+        return f"{base}/{pattern}/{kind}"
+
+    assert columns(asked("**")) == columns(asked("*/*")) == columns(asked("label=*/*")) == ["label", "s"]
+    assert columns(files) == columns([*map(str, files)]) == ["label", "s"]
+    assert columns([asked("label=3/*"), asked("label=4/*")]) == columns(asked("label={3,4}/s=a")) == ["label", "s"]
+    assert columns(asked("label=3/**")) == columns(files[:2]) == columns(asked("label=3/s={a,b}")) == ["s"]
+    assert columns(asked("label=3/s=a/**")) == columns(files[:1]) == columns(str(files[0])) == []
+    assert columns([files[0], files[0]]) == columns([f"file://{files[0]}"]) == []
+    monkeypatch.chdir(base)
+    assert columns(f"**/{kind}") == columns(f"./*/*/{kind}") == columns(f"../run/**/{kind}") == ["label", "s"]
+    assert columns(f"file://{base}/**/{kind}") == ["label", "s"]
+    monkeypatch.chdir(base / "label=3")
+    assert columns(f"**/{kind}") == columns(["s=a/" + kind, "s=b/" + kind]) == ["s"]
+    assert columns(f"../**/{kind}") == columns([files[2], "s=a/" + kind]) == ["label", "s"]
+    assert columns(f"s=a/{kind}") == []
+
+
+def test_a_folder_without_a_name_is_no_column(tmp_path):
+    ds = dataset(partitioned(tmp_path, "a.parquet", ["=b", "=/m=1"]), fill_null=-1)
+    assert [(int(each["x"]), int(each["m"])) for each in ds] == [(n, 1 if n > 2 else -1) for n in (3, 4, 5, 0, 1, 2)]
+    assert list(ds.element_spec) == ["x", "m"]
+
+
+def test_brackets_in_the_name_of_a_file_that_is_there_are_no_pattern(tmp_path):
+    folder = tmp_path / "[1]" / "label=3"
+    folder.mkdir(parents=True)
+    assert list(dataset(saved(folder / "a.parquet", pa.table({"x": [1, 2]}))).element_spec) == ["x"]
 
 
 def test_folders_of_urls_are_columns(tmp_path):
     pattern = partitioned(tmp_path, "a.parquet", ["label=3", "label=4"])
     memory = pytest.importorskip("fsspec").filesystem("memory")
     for label in LABELS:
-        memory.pipe(f"/hive/label={label}/a.parquet", (tmp_path / f"label={label}" / "a.parquet").read_bytes())
-    assert [each["label"] for each in ps.from_parquet("memory://hive/**/*.parquet")] == [
-        each["label"] for each in ps.from_parquet(pattern)
-    ]
+        memory.pipe(f"/lr=1/hive/label={label}/a.parquet", (tmp_path / f"label={label}" / "a.parquet").read_bytes())
+    base, right = "memory://lr=1/hive", [each["label"] for each in ps.from_parquet(pattern)]
+    files = [f"{base}/label={label}/a.parquet" for label in LABELS]
+    for paths in (
+        f"{base}/**/*.parquet",
+        files,
+        f"{base}/label={{3,4}}/a.parquet",
+        f"simplecache::{base}/**/*.parquet",
+    ):
+        ds = ps.from_parquet(paths)
+        assert (list(ds.element_spec), [each["label"] for each in ds]) == (["x", "label"], right)
+    for paths in (files[0], files[:1], f"{base}/label=3/*.parquet"):
+        assert list(ps.from_parquet(paths).element_spec) == ["x"]
+
+
+def test_folders_of_an_archive_are_columns_and_those_above_it_are_not(tmp_path):
+    pytest.importorskip("fsspec")
+    partitioned(tmp_path / "h", "a.parquet", ["label=3", "label=4"])
+    (tmp_path / "lr=1").mkdir()
+    archive = shutil.make_archive(str(tmp_path / "lr=1" / "h"), "zip", tmp_path / "h")
+    for inside in ("**/*", "*/*"):
+        ds = ps.from_parquet(f"zip://{inside}.parquet::{archive}")
+        assert [int(each["label"]) for each in ds] == [3, 3, 3, 4, 4, 4]
+        assert list(ds.element_spec) == ["x", "label"]
 
 
 @pytest.mark.slow
@@ -130,6 +190,7 @@ def test_folders_that_are_no_columns_of_text_are_told_once(tmp_path, caplog, rea
     (tmp_path / "label=3" / "a").write_text('{"x":1}\n' if read is ps.from_jsonl else "x\n1\n")
     for _ in range(2):
         with caplog.at_level(logging.WARNING):
+            assert list(read(f"{tmp_path}/*/a")[0]) == ["x"]
             assert list(read(tmp_path / "label=3" / "a")[0]) == ["x"]
     (said,) = (each.message for each in caplog.records)
     assert "files lie in folders such as label=..., and elements have no column 'label'" in said

@@ -163,8 +163,10 @@ def from_parquet(
     The types are the least that hold the columns of all files, as float64 holds int64; a column that a file lacks is
     null there. The log has one line about files that differ. Nothing else is cast, except by `dtypes`.
 
-    Folders named `label=3` in the path of a file are columns too, as Hive, Spark and pyarrow write them: int32, or text
-    if a value is no integer. A column in the file counts more than a folder of its name.
+    Folders named `label=3` are columns too, as Hive, Spark and pyarrow write them: int32, or text if a value is no
+    integer. Only folders below the fixed part of a pattern count, as in `"h/**/*.parquet"`, or below the folder that
+    all paths of a list have in common; a single file has none. A column in the file counts more than a folder of its
+    name.
 
     The call reads the footers of all files. A row group is the smallest unit of decoding. Up to 128 MiB of decoded row
     groups are kept, so smaller data are decoded once, in any order. A random order over larger data decodes many row
@@ -212,8 +214,10 @@ def from_parquet(
     """
     with needs("from_parquet", "pyarrow"):
         from penstock.formats import parquet
-    files = _openfile.find("from_parquet", paths, storage_options, cache)
-    return Dataset(SourceNode(parquet.source("parquet", files, columns, dtypes, fill_null, null_masks), "from_parquet"))
+    asked = _openfile.asked("from_parquet", paths)
+    files = _openfile.find("from_parquet", asked, storage_options, cache)
+    source = parquet.source("parquet", files, asked, columns, dtypes, fill_null, null_masks)
+    return Dataset(SourceNode(source, "from_parquet"))
 
 
 def from_arrow(
@@ -239,8 +243,10 @@ def from_arrow(
     """
     with needs("from_arrow", "pyarrow"):
         from penstock.formats import parquet
-    files = _openfile.find("from_arrow", paths, storage_options, cache)
-    return Dataset(SourceNode(parquet.source("arrow", files, columns, dtypes, fill_null, null_masks), "from_arrow"))
+    asked = _openfile.asked("from_arrow", paths)
+    files = _openfile.find("from_arrow", asked, storage_options, cache)
+    source = parquet.source("arrow", files, asked, columns, dtypes, fill_null, null_masks)
+    return Dataset(SourceNode(source, "from_arrow"))
 
 
 def from_jsonl(
@@ -312,9 +318,10 @@ def from_jsonl(
     """
     with needs("from_jsonl", "pyarrow"):
         from penstock.formats import rowtext
-    files, folder = _found("from_jsonl", paths, storage_options, cache, cache_dir)
+    asked = _openfile.asked("from_jsonl", paths)
+    files, folder = _found("from_jsonl", asked, storage_options, cache, cache_dir)
     form = rowtext.Format("jsonl", encoding=encoding)
-    source = rowtext.source(form, files, columns, dtypes, fill_null, null_masks, compression, folder, index)
+    source = rowtext.source(form, files, asked, columns, dtypes, fill_null, null_masks, compression, folder, index)
     return Dataset(SourceNode(source, "from_jsonl"))
 
 
@@ -373,8 +380,9 @@ def from_csv(
     with needs("from_csv", "pyarrow"):
         from penstock.formats import rowtext
     form = rowtext.Format("csv", delimiter, quote, None if names is None else tuple(names), encoding)
-    files, folder = _found("from_csv", paths, storage_options, cache, cache_dir)
-    source = rowtext.source(form, files, columns, dtypes, fill_null, null_masks, compression, folder, index)
+    asked = _openfile.asked("from_csv", paths)
+    files, folder = _found("from_csv", asked, storage_options, cache, cache_dir)
+    source = rowtext.source(form, files, asked, columns, dtypes, fill_null, null_masks, compression, folder, index)
     return Dataset(SourceNode(source, "from_csv"))
 
 

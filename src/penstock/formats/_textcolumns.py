@@ -8,6 +8,7 @@ parsed when they are read; the error is then that of the line.
 import io
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -86,7 +87,8 @@ def kept_columns(
         except OSError as error:
             _log.info("The columns of %s cannot be kept (%s), so lines are parsed when they are read.", where, error)
             return None
-    table = TableSource("arrow", (found,), None, Nulls.of(verb, None, ()), Dtypes.of(verb, None))
+    no_folders = found.url.count("/")
+    table = TableSource("arrow", (found,), None, Nulls.of(verb, None, ()), Dtypes.of(verb, None), no_folders)
     if (reason_found := (table.index[0].schema.metadata or {}).get(_FAULT)) is not None:
         if make is not None:
             reason = reason_found.decode()
@@ -97,7 +99,7 @@ def kept_columns(
 
 def narrowed(table: TableSource, leaves: Sequence[Leaf]) -> TableSource:
     """The same table with some of its columns, those of these leaves."""
-    made = TableSource("arrow", table.files, tuple(leaf.name for leaf in leaves), table.nulls, table.dtypes)
+    made = replace(table, columns=tuple(leaf.name for leaf in leaves))
     made.__dict__["index"] = table.index
     made.__dict__["leaves"] = tuple(Leaf((leaf.name,), leaf.spec) for leaf in leaves)
     return made

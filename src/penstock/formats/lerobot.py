@@ -166,20 +166,10 @@ def _table(pattern: str, features: Mapping[str, Any], fill_null: dict[str, Any])
     """The steps. Writers of images leave out their paths."""
     images = [name for name, about in features.items() if isinstance(about, dict) and about.get("dtype") == "image"]
     if images:
-        spec = _rows(pattern).element_spec
+        spec = from_parquet(pattern).element_spec
         named = [name for name in images if isinstance(spec.get(name), dict) and "path" in spec[name]]
         fill_null = {f"{name}.path": "" for name in named} | fill_null
-    return _rows(pattern, fill_null=fill_null or None)
-
-
-def _rows(paths: str, **options: Any) -> Dataset:
-    """The rows of tables, where folders above those of the format are no columns: `run=5/robot/data/...`."""
-    table = from_parquet(paths, **options)
-    source: Any = table._node.opens
-    if not source.folders[0]:
-        return table
-    names = [name for name in table.element_spec if name not in source.folders[0]]
-    return Dataset(SourceNode(source.selected(names), "from_parquet"))
+    return from_parquet(pattern, fill_null=fill_null or None)
 
 
 class _Episodes:
@@ -223,7 +213,7 @@ def _with_tasks(folder: str, steps: Dataset) -> Dataset:
     path = os.path.join(folder, "meta", "tasks.parquet")
     if not os.path.exists(path):
         raise SourceError(f"{path}, which task=True reads, is missing. Download it, or use the column 'task_index'.")
-    table = _rows(path)
+    table = from_parquet(path)
     others = [name for name in table.element_spec if name != "task_index"]
     if len(others) != 1 or len(others) == len(table.element_spec):
         raise SourceError(f"{path} has columns {list(table.element_spec)}, and no number and text of each task.")

@@ -20,7 +20,7 @@ from penstock import native
 from penstock.base._errors import ArgumentError, SourceError, SpecError
 from penstock.formats._arrowsizes import RecordBatch, record_batches
 from penstock.formats._columns import RowError
-from penstock.formats._folders import Folders, folders_of
+from penstock.formats._folders import Folders, depth_of, folders_of
 from penstock.formats._leasttypes import least, plain
 from penstock.formats._leaves import (
     Dtypes,
@@ -99,6 +99,8 @@ class TableSource(Tabular, FilesSource):
     columns: tuple[str, ...] | None
     nulls: Nulls
     dtypes: Dtypes
+    depth: int
+    """The folders that all files have in common, which are no columns."""
 
     @cached_property
     def index(self) -> Sequence[Footer]:
@@ -113,7 +115,7 @@ class TableSource(Tabular, FilesSource):
     @cached_property
     def folders(self) -> Sequence[Folders]:
         """The columns that the folders of each file hold."""
-        return folders_of(self.files)
+        return folders_of(self.files, self.depth)
 
     @cached_property
     def leaves(self) -> tuple[Leaf, ...]:
@@ -496,11 +498,18 @@ class OpenTableSource:
 
 
 def source(
-    kind: Kind, files: tuple[File, ...], columns: Any, dtypes: Any, fill_null: Any, null_masks: Any
+    kind: Kind,
+    files: tuple[File, ...],
+    asked: Sequence[str],
+    columns: Any,
+    dtypes: Any,
+    fill_null: Any,
+    null_masks: Any,
 ) -> TableSource:
-    """Makes a source from the arguments of `penstock.from_parquet`. Reads the footers of all files."""
+    """Makes a source from the arguments of `penstock.from_parquet`, `asked` being its paths. Reads all footers."""
     verb = f"from_{kind}"
     names = None if columns is None else names_in(verb, "columns", columns)
-    made = TableSource(kind, files, names, Nulls.of(verb, fill_null, null_masks), Dtypes.of(verb, dtypes))
+    nulls, found = Nulls.of(verb, fill_null, null_masks), Dtypes.of(verb, dtypes)
+    made = TableSource(kind, files, names, nulls, found, depth_of(asked))
     assert made.leaves  # refuses a column without a spec
     return made

@@ -23,7 +23,7 @@ from penstock.base._spec import Spec
 from penstock.base._units import size_text
 from penstock.formats import _leasttypes, _recordindex
 from penstock.formats._columns import RowError, column_of, is_list, require_held
-from penstock.formats._folders import folders_of
+from penstock.formats._folders import depth_of, folders_of
 from penstock.formats._leasttypes import is_object, join, rounded, settled
 from penstock.formats._leaves import (
     Dtypes,
@@ -598,6 +598,7 @@ class OpenRowSource(RecordFilesReader):
 def source(
     form: Format,
     files: tuple[File, ...],
+    asked: Sequence[str],
     columns: Any,
     dtypes: Any,
     fill_null: Any,
@@ -606,7 +607,7 @@ def source(
     cache_dir: str | None,
     index: str,
 ) -> RowSource:
-    """Makes a source from the arguments of `penstock.from_jsonl` and `from_csv`. Reads small files whole."""
+    """Makes a source from the arguments of `penstock.from_jsonl`, `asked` being its paths. Reads small files whole."""
     verb = form.verb
     for name, value in (("delimiter", form.delimiter), ("quote", form.quote)):
         if not isinstance(value, str) or len(value.encode()) > 1:
@@ -620,7 +621,7 @@ def source(
     keeps = index == "columns"
     made = RowSource(files, form, wanted, found, nulls, compressed(verb, compression), cache_dir, keeps)
     made.require_head()
-    if folder := next((each for folders in folders_of(files) for each in folders), None):
+    if folder := next((each for folders in folders_of(files, depth_of(asked)) for each in folders), None):
         log_once(
             f"{verb}(): files lie in folders such as {folder}=..., and elements have no column {folder!r}, as those of "
             "from_parquet() have. Make a dataset of each folder, add the value in map(), and concatenate() them.",

@@ -243,21 +243,34 @@ def find(verb: str, paths: Any, storage_options: Any = None, cache: Any = None) 
         ArgumentError: There is no file.
         SourceError: A file is missing, or a pattern matches none.
     """
-    several = [paths] if isinstance(paths, (str, os.PathLike)) else paths
-    if not isinstance(several, Iterable) or isinstance(several, bytes):
-        raise ArgumentTypeError(f"{verb}() needs a path, a pattern or a list of paths, got {no_path(paths)}")
-    require_order(f"{verb}()", several, "Give a list, such as sorted(paths).")
+    several = asked(verb, paths)
     options, cache = StorageOptions.of(verb, storage_options), DiskCache.of(verb, cache)
     found: list[File | str] = []
     for each in several:
-        if not isinstance(each, (str, os.PathLike)):
-            raise ArgumentTypeError(f"{verb}() needs paths, got {no_path(each)}")
-        for path in expanded(os.fspath(each)):
+        for path in expanded(each):
             found += _matches(path, options)
     if not found:
         raise ArgumentError(f"{verb}() got no files.")
 
     return known(found, options, cache)
+
+
+def asked(verb: str, paths: Any) -> list[str]:
+    """Returns a path or a list of paths as a list of text.
+
+    Raises:
+        ArgumentTypeError: An item is not a path.
+    """
+    several = [paths] if isinstance(paths, (str, os.PathLike)) else paths
+    if not isinstance(several, Iterable) or isinstance(several, bytes):
+        raise ArgumentTypeError(f"{verb}() needs a path, a pattern or a list of paths, got {no_path(paths)}")
+    require_order(f"{verb}()", several, "Give a list, such as sorted(paths).")
+    found: list[str] = []
+    for each in several:
+        if not isinstance(each, (str, os.PathLike)):
+            raise ArgumentTypeError(f"{verb}() needs paths, got {no_path(each)}")
+        found.append(os.fspath(each))
+    return found
 
 
 def known(
