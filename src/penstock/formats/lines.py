@@ -11,7 +11,7 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Final, Literal, NamedTuple, final
 
 import numpy as np
@@ -254,7 +254,6 @@ def encoding_of(verb: str, encoding: object) -> str:
     return "utf-8" if name == "utf-8-sig" else name  # a mark is left out anyway
 
 
-@cache
 @functools.cache
 def has_ascii(encoding: str) -> bool:
     """Whether ends of lines and quotes can be found in the bytes of an encoding.
