@@ -256,5 +256,8 @@ def test_a_copy_keeps_what_arguments_are():
     assert isinstance(mine["c"], Pair)
     assert mine["c"].first is not given["c"].first
     assert not np.shares_memory(mine["b"], given["b"])
-    same = (1, "a", (2,))
-    assert own(same) is same
+    for same in ((1, "a", (2,)), (1, 2.5, True, "a", np.float32(1)), ()):
+        assert own(same) is same
+    for numbers in ([1.5, 2, True, "a"], [np.float32(1), np.int64(2), np.True_], []):
+        assert own(numbers) == numbers
+        assert own(numbers) is not numbers

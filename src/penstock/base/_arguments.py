@@ -66,10 +66,11 @@ def own(value: Any) -> Any:
         return made
     if not isinstance(value, (list, tuple)):
         return value
-    items = [each if isinstance(each, (str, int, float)) else own(each) for each in value]
+    is_plain = all(issubclass(kind, (str, int, float, np.number, np.bool_)) for kind in set(map(type, value)))
+    items = list(value) if is_plain else [own(each) for each in value]
     if isinstance(value, list):
         return items
-    if all(mine is theirs for mine, theirs in zip(items, value, strict=True)):
+    if is_plain or all(mine is theirs for mine, theirs in zip(items, value, strict=True)):
         return value
     return value._make(items) if hasattr(value, "_make") else tuple(items)
 
