@@ -187,6 +187,27 @@ def test_lengths_of_other_elements_are_refused_whatever_axis_varies(what):
             list(batches)
 
 
+@pytest.mark.parametrize("how", ["batch", "bucket_by_length"])
+def test_lengths_of_undeclared_elements_may_be_those_of_any_leaf(how):
+    lengths = np.arange(12) % 3 + 4
+
+    def make(index):
+        return {"x": np.ones(int(index) % 3 + 4), "onehot": np.eye(10)[int(index) % 10], "label": int(index)}
+
+    def batches(said):
+        return list(getattr(ps.range(12).map(make), how)(max_tokens=24, lengths=said))
+
+    found = batches(lengths)
+    assert sorted(int(label) for batch in found for label in batch["label"]) == list(range(12))
+    for batch in found:
+        assert batch["x"].shape == (len(batch["label"]), max(lengths[each] for each in batch["label"]))
+        assert batch["x"].size <= 24
+        assert (batch["x"].sum(axis=1) == lengths[batch["label"]]).all()
+        assert batch["onehot"].tolist() == np.eye(10)[batch["label"] % 10].tolist()
+    with pytest.raises(ps.ElementError, match=r"element \d+ has 10 tokens, and lengths= says 3"):
+        batches(lengths - 1)
+
+
 def test_tokens_of_two_axes_that_vary_are_their_product_as_padded():
     shapes = [(3, 20), (20, 3), (4, 5), (5, 4), (2, 2)]
     images = [np.ones(shape, "uint8") for shape in shapes]

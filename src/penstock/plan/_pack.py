@@ -492,7 +492,7 @@ class TokenBatch(_OfLengths):
     def require_lengths(self, members: Indices, columns: Sequence[Sequence[Any]]) -> None:
         """The length is that of the longest leaf: of a leaf with several axes that vary, the size of any, or all.
 
-        Without a declared spec all axes of a spectrogram vary, and only the lengths tell which one is meant.
+        Without a declared spec all axes of all leaves vary, and only the lengths tell which one is meant.
         """
         said = self._known(0)[members].astype(np.int64)
         least, is_found = np.zeros_like(said), np.zeros(len(said), bool)
@@ -504,7 +504,7 @@ class TokenBatch(_OfLengths):
                 sizes = np.column_stack([sizes, sizes.prod(axis=1)])
             least = np.maximum(least, sizes.min(axis=1))
             is_found |= (sizes == said[:, None]).any(axis=1)
-        wrong = np.flatnonzero(~is_found | (said < least))
+        wrong = np.flatnonzero(~is_found | (self.is_declared & (said < least)))
         if self._varying and len(wrong):
             place = int(wrong[0])
             found = self._tokens(self._sizes([column[place] for column in columns]))
