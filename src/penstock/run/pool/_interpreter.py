@@ -89,15 +89,20 @@ def require_run_time() -> None:
     """
     if not _this.is_worker:
         return
-    module = _imported_module()
-    if not (module or _this.is_loading):
+    if not is_importing():
         return
+    module = _imported_module()
     what = f"the module {module} is imported" if module else "an object that came with a function is made again"
     raise WorkerError(
         f"A loader starts worker processes while {what}, and this is a worker process already. Its workers would do "
         "the same, without end. Run the loader inside a function that only the program calls, or below "
         '`if __name__ == "__main__":`.'
     )
+
+
+def is_importing() -> bool:
+    """Whether this worker process imports a module or makes objects again."""
+    return _this.is_loading or _imported_module() is not None
 
 
 def _imported_module() -> str | None:

@@ -1,78 +1,88 @@
 """The way of log records from worker processes to the handlers of the program.
 
-A worker has one handler, at its root logger. It formats a record, and sends it as one packet through a socket that all
-workers of a pool share. A thread of the program takes packets, and hands each record to the logger of its name.
+In a worker, `logging.Logger.callHandlers` formats a record, and sends it as one packet through a socket that all
+workers of a pool share. That is below the levels and filters of loggers, and above handlers and `propagate`. So it does
+not matter which handlers a worker has. The program hands each record to the logger of its name.
 
-Who does what. `Sender.emit` runs on the thread of a worker that logs. Everything of `LogReader` but its start and its
-end runs on the thread `penstock-log`, so handlers of the program run there, and not on the pool's thread: one that is
-slow, that raises, or that waits for a lock of the training delays records and nothing else.
+Which thread does what. `Sender.send` runs on the thread of a worker that logs. In the program, the thread
+`penstock-log-reader` moves packets from the socket to a queue, and waits for no handler. The thread `penstock-log`
+hands the records to handlers. So a handler that is slow, that raises, or that waits for a lock of the training delays
+records and nothing else.
 
 Guarantees.
 - A packet arrives whole or not at all, so a worker that is killed while it logs does no harm.
-- A worker that ends by itself loses nothing: its packets are in the socket, and the thread reads them to the end.
-- Memory is bounded: what waits is in the socket, about 200 KiB for all workers.
+- A worker that ends by itself loses nothing: its packets are in the socket, and the reader takes all of them.
+- Memory is bounded: `QUEUE_NBYTES` wait in the queue, and about 200 KiB in the socket.
+- Only the reader drops records, and only from a full queue. The thread `penstock-log` reports their number.
 
 Each wait, and what ends it.
-- A worker waits while the socket is full: until there is room, or for `FULL_S`. Then it drops records, without a wait,
-  until there is room again, and the next record says how many. It looks again every few milliseconds, because the
-  system tells a sender of room only when three quarters of the socket are empty.
-- The thread waits for a packet: ended by one, or by `close`, which shuts the socket. A child that the program or a
+- A worker waits while the socket is full: ended by the reader, or by the end of the program.
+- The reader waits for a packet: ended by one, or by `close`, which shuts the socket. A child that the program or a
   function forked may have a copy of the socket; shutting ends that too.
-- `close` waits for the thread as long as it takes packets, and for `GRACE_S` if a handler does not return.
+- The reader waits for room in the queue: ended by room, or after `FULL_S`. Then it drops records, without a wait,
+  until there is room. So 150 small records that fill the socket keep a worker for 8 s at most.
+- The thread `penstock-log` waits for the reader: ended by a packet, or by the end of the reader.
+- `close` waits for `penstock-log` while that handles records, and for `GRACE_S` if a handler does not return.
 """
 
 import contextlib
 import logging
+import os
 import pickle
 import socket
 import sys
 import threading
 import time
 import traceback
+import weakref
+from collections import deque
 from typing import Any, Final, final
 
 from penstock.base._threads import start_thread
+from penstock.base._units import size_text
+from penstock.run.pool._interpreter import is_importing
 
-FULL_S: Final = 2.0
-"""How long a worker waits for room. A handler that needs less for a record loses none."""
+QUEUE_NBYTES: Final = 16 << 20
+FULL_S: Final = 0.05
+"""How long the reader waits for room in the queue."""
+TOLD_S: Final = 10.0
+"""The time from one report of dropped records to the next. The last one comes with the end."""
 GRACE_S: Final = 2.0
-_LOOK_S: Final = 0.005
+END_S: Final = 30.0
+"""How long the end of the program waits for handlers."""
 _MOST_CHARACTERS: Final = 1 << 14
 """A longer text is cut."""
 _FEW_CHARACTERS: Final = 256
 """The same, where that is not enough for the packet to fit into the socket."""
+_MOST_DEPTH: Final = 8
+"""Of lists and dicts in `extra=`; deeper ones, and circular ones, travel as text."""
 _PACKET_NBYTES: Final = 1 << 17
 
 _log = logging.getLogger("penstock")
 
 
-@final
-class Levels:
-    """The levels of the program's loggers, which a worker follows."""
+def levels_here() -> tuple[int, dict[str, int]]:
+    """Returns what `logging.disable` was given, and the level of each logger; the root's has the name ""."""
+    root = logging.getLogger()
+    known = root.manager.loggerDict.copy()
+    found = {name: each.level for name, each in known.items() if isinstance(each, logging.Logger)}
+    return root.manager.disable, {"": root.level, **found}
 
-    def __init__(self) -> None:
-        self._names: set[str] = set()
 
-    @staticmethod
-    def here() -> tuple[int, dict[str, int]]:
-        """Returns what `logging.disable` was given, and the levels that were set; the root's has the name ""."""
-        root = logging.getLogger()
-        known = root.manager.loggerDict.copy()
-        found = {name: each.level for name, each in known.items() if isinstance(each, logging.Logger) and each.level}
-        return root.manager.disable, {"": root.level, **found}
-
-    def follow(self, disabled: int, levels: dict[str, int]) -> None:
-        """Sets the levels of the loggers of this process."""
-        logging.disable(disabled)
-        for name in self._names - levels.keys():
-            logging.getLogger(name).setLevel(logging.NOTSET)
-        for name, level in levels.items():
-            logging.getLogger(name or None).setLevel(level)
-        self._names = set(levels)
+def follow_levels(disabled: int, levels: dict[str, int]) -> None:
+    """Sets the levels of the loggers of this process, and enables those that `logging.config` disabled."""
+    logging.disable(disabled)
+    known = logging.root.manager.loggerDict
+    for name, level in levels.items():
+        if level or not name or name in known:
+            logger = logging.getLogger(name or None)
+            logger.disabled = False  # the program knows which it disabled
+            if logger.level != level:
+                logger.setLevel(level)
 
 
 @final
-class Sender(logging.Handler):
+class Sender:
     """Sends the records of a worker.
 
     Args:
@@ -81,112 +91,187 @@ class Sender(logging.Handler):
     """
 
     def __init__(self, descriptor: int, number: int) -> None:
-        super().__init__()
         self._socket = socket.socket(fileno=descriptor)
         self._worker_name = f"penstock worker {number}"
-        self._dropped_count = 0
-        self._is_stuck = False
-        """Whether the last record found no room in time."""
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Sends a record. The lock of the handler is held, so one thread at a time is here."""
-        try:
-            data = self._packed(record)
-            until = time.monotonic() + (0 if self._is_stuck else FULL_S)
-            while not (is_sent := self._send(data)) and time.monotonic() < until:
-                time.sleep(_LOOK_S)
-            self._is_stuck = not is_sent
-            self._dropped_count = 0 if is_sent else self._dropped_count + 1
-        except Exception:
-            self.handleError(record)
+    def install(self) -> None:
+        """Sends all records of this process from now on.
 
-    def _send(self, data: bytes) -> bool:
+        Handlers that modules attach when they are imported are ignored: the program has imported these modules, too,
+        and its handlers get the records. Handlers that functions attach when they run are called as well.
+        """
+        call_handlers, add_handler = logging.Logger.callHandlers, logging.Logger.addHandler
+
+        def send_and_call(logger: logging.Logger, record: logging.LogRecord) -> None:
+            self.send(record)
+            call_handlers(logger, record)
+
+        def add_unless_importing(logger: logging.Logger, hdlr: logging.Handler) -> None:
+            if not is_importing():
+                add_handler(logger, hdlr)
+
+        logging.Logger.callHandlers = send_and_call  # type: ignore[method-assign, assignment]
+        logging.Logger.addHandler = add_unless_importing  # type: ignore[method-assign, assignment]
+        logging.lastResort = logging.NullHandler()
+        add_handler(logging.getLogger(), logging.NullHandler())  # with it, basicConfig() in a function adds no other
+
+    def send(self, record: logging.LogRecord) -> None:
+        """Sends a record, when there is room."""
         try:
-            self._socket.send(data, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return False
+            self._socket.send(self._packed(record))
         except (BrokenPipeError, ConnectionResetError):  # the pool has ended, and this process ends, too
             pass
-        return True
+        except Exception:
+            _ON_ERROR.handleError(record)
 
     def _packed(self, record: logging.LogRecord) -> bytes:
         """As `logging.handlers.QueueHandler` prepares records: with text in place of arguments and exceptions."""
         fields = {**vars(record), "processName": self._worker_name, "args": None, "exc_info": None}
         fields["msg"] = fields["message"] = record.getMessage()
         if record.exc_info and not record.exc_text:
-            fields["exc_text"] = (self.formatter or _FORMATTER).formatException(record.exc_info)
-        for most in (_MOST_CHARACTERS, _FEW_CHARACTERS):
-            plain = {name: _cut(each if _is_plain(each) else str(each), most) for name, each in fields.items()}
-            data = pickle.dumps((self._dropped_count, plain))
+            fields["exc_text"] = _FORMATTER.formatException(record.exc_info)
+        data = b""
+        for most, depth in ((_MOST_CHARACTERS, _MOST_DEPTH), (_FEW_CHARACTERS, 0)):
+            plain = {name: _plain(each, most, depth) for name, each in fields.items()}
+            data = pickle.dumps(plain)
             if len(data) <= _PACKET_NBYTES:
-                break
-        return data
+                return data
+        own = vars(logging.makeLogRecord({}))
+        return pickle.dumps({name: each for name, each in plain.items() if name in own})
 
 
 _FORMATTER: Final = logging.Formatter()
+_ON_ERROR: Final = logging.NullHandler()
 
 
-def _is_plain(value: Any) -> bool:
-    """Whether a value of `extra=` may travel: it is no object of a class, which the program might not have."""
-    if type(value) is dict:
-        return all(_is_plain(each) for pair in value.items() for each in pair)
-    if type(value) in (list, tuple):
-        return all(map(_is_plain, value))
-    return value is None or type(value) in (bool, int, float, str)
-
-
-def _cut(value: Any, most: int) -> Any:
+def _plain(value: Any, most: int, depth: int) -> Any:
+    """A value of a record that may travel: text in place of other objects, cut after `most` characters."""
+    if not _is_plain(value, depth):
+        try:
+            value = str(value)
+        except Exception:  # of the object's class
+            value = type(value).__name__
     if type(value) is not str or len(value) <= most:
         return value
     return f"{value[:most]} ... (the first {most:,} of {len(value):,} characters)"
 
 
+def _is_plain(value: Any, depth: int) -> bool:
+    """Whether a value of `extra=` may travel: it is no object of a class, which the program might not have."""
+    if type(value) is dict:
+        return depth > 0 and all(_is_plain(each, depth - 1) for pair in value.items() for each in pair)
+    if type(value) in (list, tuple):
+        return depth > 0 and all(_is_plain(each, depth - 1) for each in value)
+    return value is None or type(value) in (bool, int, float, str)
+
+
 @final
 class LogReader:
-    """Takes the records of the workers of one pool, on a thread of its own."""
+    """Takes the records of the workers of one pool, on threads of its own."""
 
     def __init__(self) -> None:
         self._socket, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.descriptor = self._theirs.fileno()
         """What workers write to."""
+        self._queue: deque[bytes] = deque()
+        """This and the next three are guarded by the condition."""
+        self._queue_nbytes = 0
+        self._dropped_count = 0
+        self._has_ended = False
+        """Whether the reader puts nothing more into the queue."""
+        self._changed = threading.Condition()
         self._progress = 0
-        self._thread = threading.Thread(target=self._run, name="penstock-log", daemon=True)
+        self._handling = threading.Thread(target=self._handle_each, name="penstock-log", daemon=True)
+        reading = threading.Thread(target=self._read, name="penstock-log-reader", daemon=True)
         try:
-            start_thread(self._thread)
+            start_thread(reading)
+            start_thread(self._handling)
         except BaseException:
-            self._socket.close()
+            self._theirs.shutdown(socket.SHUT_RDWR)  # which ends the reader
             self._theirs.close()
+            if not reading.ident:
+                self._socket.close()
             raise
+        _open.add(self)
 
-    def close(self) -> None:
-        """Takes what is there, and ends the thread. The workers have ended."""
+    def close(self, timeout_s: float = threading.TIMEOUT_MAX) -> int:
+        """Handles what is there, and ends the threads. The workers have ended.
+
+        Returns:
+            The number of records that are not handled yet, or were dropped without a report.
+        """
         with contextlib.suppress(OSError):
             self._theirs.shutdown(socket.SHUT_RDWR)
-        before = -1
-        while self._thread.is_alive() and before != self._progress:
+        ends_at, before = time.monotonic() + timeout_s, -1
+        while self._handling.is_alive() and before != self._progress and time.monotonic() < ends_at:
             before = self._progress
-            self._thread.join(GRACE_S)
+            self._handling.join(GRACE_S)
         self._theirs.close()
+        return self._dropped_count + len(self._queue) + self._handling.is_alive()
 
-    def _run(self) -> None:
+    def _read(self) -> None:
+        is_stuck = False
         with self._socket:
             while data := self._socket.recv(2 * _PACKET_NBYTES):
-                self._progress += 1
-                try:
-                    _handle(*pickle.loads(data))
-                except Exception:  # of a handler or a filter
-                    if logging.raiseExceptions and sys.stderr is not None:
+                with self._changed:
+                    is_stuck = not self._changed.wait_for(self._has_room, 0 if is_stuck else FULL_S)
+                    if is_stuck:
+                        self._dropped_count += 1
+                        continue
+                    self._queue.append(data)
+                    self._queue_nbytes += len(data)
+                    self._changed.notify_all()
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()
+
+    def _has_room(self) -> bool:
+        return self._queue_nbytes < QUEUE_NBYTES
+
+    def _handle_each(self) -> None:
+        is_last, told_at = False, 0.0
+        while not is_last:
+            with self._changed:
+                self._changed.wait_for(lambda: self._queue or self._has_ended)
+                data = self._queue.popleft() if self._queue else b""
+                self._queue_nbytes -= len(data)
+                is_last = not data
+                dropped_count = 0
+                if is_last or time.monotonic() >= told_at + TOLD_S:
+                    dropped_count, self._dropped_count = self._dropped_count, 0
+                self._changed.notify_all()
+            try:
+                if dropped_count:
+                    told_at = time.monotonic()
+                    _log.warning(
+                        "%s log records of worker processes were dropped: %s of earlier ones waited for handlers of "
+                        "this program. Log less, or use faster handlers.",
+                        f"{dropped_count:,}",
+                        size_text(QUEUE_NBYTES),
+                    )
+                if data:
+                    _handle(pickle.loads(data))
+            except BaseException:  # of a handler or a filter; SystemExit too, which would end this thread
+                if logging.raiseExceptions and sys.stderr is not None:
+                    with contextlib.suppress(Exception):  # stderr may be closed
                         traceback.print_exc()
+            self._progress += 1
 
 
-def _handle(dropped_count: int, fields: dict[str, Any]) -> None:
-    if dropped_count:
-        _log.warning(
-            "%s dropped %s log records, because handlers of this program did not take them within %g s.",
-            fields["processName"],
-            f"{dropped_count:,}",
-            FULL_S,
-        )
+_open: Final["weakref.WeakSet[LogReader]"] = weakref.WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_open.clear)  # a child must not shut the sockets of its parent
+
+
+def close_all() -> None:
+    """Waits for handlers at the end of the program, and says on stderr how many records are lost."""
+    ends_at = time.monotonic() + END_S
+    count = sum(each.close(max(0.0, ends_at - time.monotonic())) for each in list(_open))
+    if count and sys.stderr is not None:
+        sys.stderr.write(f"penstock: {count:,} log records of worker processes are lost, because handlers are slow.\n")
+
+
+def _handle(fields: dict[str, Any]) -> None:
     record = logging.makeLogRecord({**fields, "levelname": logging.getLevelName(fields["levelno"])})
     logger = logging.getLogger(record.name)
     if logger.isEnabledFor(record.levelno):

@@ -18,7 +18,7 @@ Each wait, and what ends it. There is one, in `_turn`: for a post, the last answ
 worker. While units are running it also ends with a tick, which looks for workers that hang. What could not be done at
 once is tried again a millisecond later: to reap a worker, to find the unit of a dead one, to send a message. Units that
 find no room in the queue wait for room. The end waits for the workers, which it kills after `GRACE_S`, and for the
-thread that handles log records (see `_logs.py`).
+threads of log records (see `_logs.py`).
 """
 
 import itertools
@@ -452,11 +452,11 @@ class Pool(Dispatcher[PoolTask]):
                 for worker in workers:
                     worker.kill()
             time.sleep(0.002)
-        self._logs.close()
         self._handlers.clear()  # which hold this object
         self._queue.close()
         self.shared.close()
         self._tasks.clear()
+        self._logs.close()
 
 
 @final

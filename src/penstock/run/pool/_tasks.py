@@ -12,7 +12,7 @@ from penstock.memory._ring import Ring
 from penstock.memory._shared import Place, SharedFile
 from penstock.memory._slot import count_place, counts, own_header
 from penstock.run._dispatcher import Notes, Receiver, Task
-from penstock.run.pool._logs import Levels
+from penstock.run.pool._logs import levels_here
 from penstock.run.pool._payload import PlanPayload
 from penstock.run.pool._remote_error import load_error
 from penstock.run.pool._worker import Opening, current_directory
@@ -64,7 +64,7 @@ class PoolTask(Task):
         try:
             with granted(nbytes, "what worker processes share", "Put large arrays into files (from_npy)"):
                 self._places.append(shared.put_bytes(payload.data))
-                self._places.append(shared.put_bytes(pickle.dumps(Levels.here())))
+                self._places.append(shared.put_bytes(pickle.dumps(levels_here())))
                 for array in payload.arrays:
                     self._places.append(shared.put_array(array))  # noted one by one, should the next fail
         except BaseException:

@@ -18,7 +18,6 @@ container, the workers stay, so that the program can finish its work.
 import contextlib
 import ctypes
 import faulthandler
-import logging
 import mmap
 import os
 import pickle
@@ -49,7 +48,7 @@ from penstock.plan._reader import WorkerStatus
 from penstock.run._unit_runner import UnitRunner
 from penstock.run.pool._gil import GilClock
 from penstock.run.pool._interpreter import WORKER_OF, begin_worker, loading
-from penstock.run.pool._logs import Levels, Sender
+from penstock.run.pool._logs import Sender, follow_levels
 from penstock.run.pool._payload import unpack
 from penstock.run.pool._remote_error import dump_error
 from penstock.run.pool._task_queue import ANSWER, TAKING, UNIT, own_words, unpacked, worker_words
@@ -61,7 +60,6 @@ another use, because walking the frames of a worker that runs can crash it (seen
 PACKET_NBYTES: Final = 1 << 16
 """The largest message. A larger one goes along as a memory file."""
 _PR_SET_PDEATHSIG: Final = 1
-_LEVELS: Final = Levels()
 _FRAMEWORKS: Final = ("jax", "keras", "tensorflow", "torch")
 
 
@@ -132,7 +130,7 @@ def main(
     faulthandler.register(STACK_SIGNAL, file=control, all_threads=True)
     if sys.stdout is not None and hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)  # what a function prints is not lost if it is killed
-    logging.getLogger().addHandler(Sender(logs, number))
+    Sender(logs, number).install()
     worker = _Worker(number, socket.socket(fileno=control), units, answers, worker_words(words), wakeup, shared)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         worker.serve()
@@ -305,7 +303,8 @@ class _OpenTask:
     def load(self, shared: int, status: WorkerStatus, number: int) -> None:
         """Unpickles the plan, for the worker of this number. Imports what its functions need."""
         sys.path[:] = self._opening.path
-        _LEVELS.follow(*pickle.loads(read_bytes(shared, self._opening.levels)))
+        levels = pickle.loads(read_bytes(shared, self._opening.levels))
+        follow_levels(*levels)
         arrays = [map_private(shared, place) for place in self._opening.arrays]
         try:
             with loading():
@@ -317,6 +316,7 @@ class _OpenTask:
                 f"A worker process cannot make an object again that came with the functions of this dataset: "
                 f"{words_of(error)}. Make it inside the function, or use executor='threads'."
             ) from error
+        follow_levels(*levels)  # modules may set others when they are imported
         if isinstance(self._value, Program):
             program, window = self._value, None
             if isinstance(program, ParallelProgram) and (spans := program.spans) is not None:
