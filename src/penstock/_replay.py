@@ -46,7 +46,7 @@ def replay(path: str | os.PathLike[str], dataset: Dataset) -> Iterator[Replayed]
     Raises:
         SourceError: There is no such file, or it is no quarantine file.
         StateError: It has lines of other datasets alone; says what differs.
-        ArgumentError: The elements came out of a stream, and can only be had with all before them.
+        ArgumentError: After all others, if elements came out of a stream: they can only be had with all before them.
 
     Example:
         >>> def inverse(x):
@@ -99,6 +99,10 @@ def _run(records: list[dict[str, Any]], node: Node, path: str | os.PathLike[str]
         key = record["on_error"], record["guard"]
         if key not in readers:
             readers[key] = _reader(node, *key, path)
+    # Those of streams are refused in the end, when all others have run.
+    for record in sorted(records, key=lambda record: readers[record["on_error"], record["guard"]].is_stream):
+        key = record["on_error"], record["guard"]
+        _require_index(readers[key])
         try:
             element = readers[key].element(record["epoch"], record["index"])
         except Exception as error:
@@ -111,10 +115,12 @@ def _reader(node: Node, on_error: Any, number: int, path: str | os.PathLike[str]
     guards = {each.number: each for each in guards_of(with_guards(node, on_error))}
     if number not in guards:
         raise SourceError(f"{path} is damaged: the plan of this dataset has no place {number} where elements fail.")
-    source = guards[number].source
-    if source.access == "stream":
+    return reader_of(guards[number].source)
+
+
+def _require_index(reader: Reader) -> None:
+    if reader.is_stream:
         raise ArgumentError(
-            f"The failed element came from a stream, {source.label}, which gives an element only after all before it. "
+            f"The failed element came from a stream, {reader.label}, which gives an element only after all before it. "
             "Iterate the dataset again."
         )
-    return reader_of(source)

@@ -261,9 +261,15 @@ def test_a_batch_in_a_batch_is_left_out_whole_where_a_step_goes_by_position(load
     assert [batch.tolist() for batch in load(nested, "skip")] == [[[0, 1], [2, 3], [6, 7]]]
 
 
-@pytest.mark.parametrize("name", ["map(batched=)", "batch().map().unbatch()"])
-def test_a_group_that_fails_names_its_origins_and_is_run_again(load: Any, name: str, tmp_path: Path) -> None:
-    ds = GIVES_GROUPS[name](ps.range(COUNT).shuffle(seed=1)).batch(4)
+BY_INDEX: dict[str, Step] = {
+    "map(batched=)": lambda ds: ds.map(tokenize, batched=4),
+    "batch().map().unbatch()": lambda ds: ds.batch(4).map(tokenize).unbatch().take(39),
+}
+
+
+@pytest.mark.parametrize("step", BY_INDEX.values(), ids=BY_INDEX)
+def test_a_group_that_fails_names_its_origins_and_is_run_again(load: Any, step: Step, tmp_path: Path) -> None:
+    ds = step(ps.range(COUNT).shuffle(seed=1)).batch(4)
     load(ds, "skip")
     lines = [json.loads(line) for line in (tmp_path / "bad.jsonl").read_text().splitlines()]
     (failure,) = (line for line in lines if line["epoch"] == 0)  # workers read ahead
@@ -281,6 +287,57 @@ def test_an_element_in_a_group_is_run_again_alone(load: Any, tmp_path: Path) -> 
     (again,) = ps.replay(tmp_path / "bad.jsonl", ds)
     assert again.failure["sources"] == [["range", 5, "the integer 5"]]
     assert "broken" in str(again.error)
+
+
+@inline
+def test_one_of_a_stream_that_failed_does_not_hinder_others_from_being_run_again(load: Any, tmp_path: Path) -> None:
+    def last(x: Any) -> Any:
+        if x == 15:
+            raise ValueError("last")
+        return x
+
+    ds = ps.range(16).map(tokenize, batched=4).map(last).batch(4)
+    load(ds, "skip")
+    replayed = ps.replay(tmp_path / "bad.jsonl", ds)
+    assert "broken" in str(next(replayed).error)
+    with pytest.raises(ps.ArgumentError, match="came from a stream"):
+        next(replayed)
+
+
+@inline
+def test_a_function_of_whole_batches_gets_whole_ones_unless_a_step_goes_by_position(load: Any) -> None:
+    ds = ps.range(12).map(one_by_one).batch(4).map(lambda many: many.reshape(4) * 10).unbatch()
+    assert np.concatenate(load(ds.batch(3), "skip")).tolist() == [0, 10, 20, 30, 40, 60, 70, 80]
+    assert np.concatenate(load(ds.take(12).batch(3), "skip")).tolist() == [0, 10, 20, 30, 80, 90, 100, 110]
+
+
+@inline
+def test_batches_of_shuffled_batches_have_one_shape(load: Any) -> None:
+    ds = ps.range(12).map(one_by_one).batch(2).shuffle(0).batch(5)
+    (found,) = load(ds, "skip")
+    assert sorted(found.ravel().tolist()) == [0, 1, 2, 3, 6, 7, 8, 9, 10, 11]
+
+
+@inline
+def test_positions_stay_in_a_stream_under_replace(load: Any) -> None:
+    source = ps.from_generator(counted, element_spec=INT64, length=COUNT).take(12).map(tokenize, batched=3)
+    assert np.concatenate(load(source.skip(6).batch(6), "replace")).tolist() == [6, 7, 8, 6, 6, 6]
+    windows = [[x, x + 1] for x in range(8)]
+    assert np.concatenate(load(source.windows(2).batch(6), "replace"))[:8].tolist() == windows
+
+
+@inline
+@pytest.mark.parametrize("on_error", ["skip", "replace"])
+def test_streams_that_zip_combines_are_left_out_together_whatever_their_steps_are(load: Any, on_error: Any) -> None:
+    source = ps.from_generator(counted, element_spec=INT64)
+    for each, bad in [
+        (ps.concatenate([source.map(one_by_one), ps.range(8)]), {5}),
+        (source.map(tokenize, batched=3), {9, 10, 11}),
+        (source.map(one_by_one).shuffle(1, window=1), {5}),
+    ]:
+        found = load(ps.zip((each, ps.range(20))).batch(20), on_error)
+        assert {int(x) for batch in found for x in batch[1]} == set(range(20)) - bad
+        assert [len(batch[0]) for batch in found] == [20 - len(bad) * (on_error == "skip")]
 
 
 @inline

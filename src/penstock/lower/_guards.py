@@ -48,8 +48,11 @@ class _Guarding:
     by side, from a batch or from a step that must see elements in order, down to the next such step.
 
     Positions stay. With random access, an element that cannot be read keeps its position for each step above it. In a
-    stream, a step that moves elements moves pairs of an element and whether it is there, and the filter stands behind
-    it. A batch takes elements that move up only if no step above it goes by position; `is_placed` says that one does.
+    stream, a step that moves or changes elements does so with pairs of an element and whether it is there, and the
+    filter stands behind it. Under "skip" a batch takes elements that move up, unless a step above it goes by position.
+
+    Two facts about the steps above are known on the way down. `is_placed`: one goes by position. `is_stacked`: one
+    stacks elements, so that groups below it need one shape, and fail as a whole.
     """
 
     def __init__(self, on_error: OnError) -> None:
@@ -57,9 +60,9 @@ class _Guarding:
         self._numbers = itertools.count()
         self._placed: dict[int, Node] = {}
 
-    def guarded(self, node: Node, size: int | None, *, is_placed: bool = False) -> Node:
+    def guarded(self, node: Node, size: int | None, *, is_placed: bool = False, is_stacked: bool = False) -> Node:
         """A step with a guard over it; in a stream, over the steps that workers run."""
-        node = self._within(node, is_placed)
+        node = self._within(node, is_placed, is_stacked)
         if isinstance(node, Fold):  # another state in its place would count other elements twice, and lose its own
             return node
         return self._guard(node, size) if node.access == "random" else self._over_functions(node, size)
@@ -67,10 +70,10 @@ class _Guarding:
     def _guard(self, node: Node, size: int | None) -> Node:
         if not _can_fail(node):
             return node
+        if isinstance(node, LeftOut):
+            return LeftOut(self._checked(node.source, is_over_pairs=True))
         if self._on_error == "skip" or size is None:
-            return LeftOut(
-                self._checked(node.source, is_over_pairs=True) if isinstance(node, LeftOut) else self._checked(node)
-            )
+            return LeftOut(self._checked(node))
         if size == 0 and node.access == "stream":
             raise ArgumentError(
                 f"on_error='replace' puts another element of the same batch in the place of one that fails, but "
@@ -84,9 +87,7 @@ class _Guarding:
     def _lifted(self, node: Node, source: Node) -> Node:
         """The same step of a stream, over an input with guards.
 
-        It moves and changes pairs of an element and whether it is there, so that positions stay. The exceptions are
-        steps whose elements may move up, and under "replace" functions: these get elements that are there, so that
-        another can replace one that fails.
+        Unless later elements may move up at it, it takes pairs of an element and whether it is there.
         """
         if isinstance(source, LeftOut):
             pairs = source.source
@@ -94,7 +95,7 @@ class _Guarding:
                 return LeftOut(over(node, (pairs,)))
             if isinstance(node, Windows):
                 return LeftOut(CheckedGroup(over(node, (pairs,)), node, (True,)))
-            if isinstance(node, Map) and node.verdict is None and self._on_error == "skip":
+            if isinstance(node, Map) and node.verdict is None:
                 return LeftOut(over(node, (pairs,), has_mask=True))
             if isinstance(node, ByChunk):
                 return LeftOut(OfPairs(pairs, node))
@@ -128,58 +129,58 @@ class _Guarding:
 
     def _zipped(self, node: Zip) -> Node:
         """Inputs that are combined are left out together."""
-        can_fail = [_can_fail(each) if each.access == "random" else _runs_function(each) for each in node.sources]
-        if not any(can_fail):
-            return node
-        pairs = zip(node.sources, can_fail, strict=True)
-        checked = tuple(self._checked(each) if may else each for each, may in pairs)
-        return LeftOut(CheckedGroup(over(node, checked), node, tuple(can_fail)))
+        guarded = [self.guarded(each, None, is_placed=True) for each in node.sources]
+        are_pairs = tuple(isinstance(each, LeftOut) for each in guarded)
+        if not any(are_pairs):
+            return over(node, tuple(guarded))
+        sources = tuple(each.source if isinstance(each, LeftOut) else each for each in guarded)
+        return LeftOut(CheckedGroup(over(node, sources), node, are_pairs))
 
     def _pairs(self, guarded: Node) -> Node:
         """Pairs of an element and whether it is there, in its position."""
         return guarded.source if isinstance(guarded, LeftOut) else self._checked(guarded)
 
-    def _in_groups(self, node: Grouping, is_placed: bool) -> Node:
+    def _in_groups(self, node: Grouping, is_placed: bool, is_stacked: bool) -> Node:
         """A step that makes groups, such as batches, of elements that did not fail."""
-        (source,) = node.inputs
-        if isinstance(node, Batching) and not (is_placed and self._on_error == "skip"):
-            return over(node, (self.guarded(source, node.size),))
-        if not _can_fail(source):
+        replaces, in_stream = self._on_error == "replace", node.access == "stream"
+        if isinstance(node, Batching) and (replaces or not is_placed or (in_stream and is_stacked)):
+            below = self.guarded(node.source, node.size, is_stacked=True)
+            if not (replaces and isinstance(below, LeftOut)):
+                return over(node, (below,))
+            return Remaining(below.source, node, replaces)
+        if not _can_fail(node.source) or (is_stacked and not replaces):
             return node
-        checked = node.checked(source)
-        if not _gives_groups(source):  # else a group in a group fails as a whole: all need one shape
-            checked = self.guarded(checked, None, is_placed=True)
-        in_stream = node.access == "stream"
-        made = Remaining(self._pairs(checked), node, self._on_error == "replace", has_verdict=in_stream)
+        below = self.guarded(node.checked(node.source), None, is_placed=True, is_stacked=True)
+        made = Remaining(self._pairs(below), node, replaces, has_verdict=in_stream)
         return LeftOut(made) if in_stream else made
 
     def _apart(self, node: Apart, is_placed: bool) -> Node:
-        """A step that takes apart what functions make of batches."""
+        """A step that takes apart what functions make of batches.
+
+        A function of the user's own batches gets short ones only where a step above goes by position.
+        """
         functions, (batch,) = [], node.inputs
         while isinstance(batch, Map) and batch.verdict is None:
             functions.append(batch)
             (batch,) = batch.inputs
         if not (functions and isinstance(batch, Batching)):  # a batch fails as a whole
-            return node if node.access == "random" else over(node, (self._within(node.inputs[0], is_placed),))
-        guarded = self.guarded(batch.source, None, is_placed=True)
-        made: Node = Remaining(self._pairs(guarded), batch, replaces=False, has_mask=True)
+            return node if node.access == "random" else over(node, (self._within(node.inputs[0], is_placed, False),))
+        if not (is_placed or functions[-1].batched):
+            return over(node, (self._within(node.inputs[0], False, False),))
+        guarded = self.guarded(batch.source, None, is_placed=True, is_stacked=True)
+        made: Node = Remaining(self._pairs(guarded), batch, self._on_error == "replace", has_mask=True)
         for step in reversed(functions):
             made = over(step, (made,), has_mask=True)
         parts = PartsThere(self._checked(made, is_over_pairs=True), node, is_placed and node.access == "random")
         return parts if parts.is_placed else LeftOut(parts)
 
-    def _within(self, node: Node, is_placed: bool) -> Node:
-        """The same step, over steps with their guards.
-
-        Args:
-            node: The step.
-            is_placed: Whether a step above it goes by position.
-        """
+    def _within(self, node: Node, is_placed: bool, is_stacked: bool) -> Node:
+        """The same step, over steps with their guards."""
         if isinstance(node, CacheStep):
             return node  # a replacement must not be kept, so elements fail below the cache
         if isinstance(node, Grouping) and (node.access == "random" or isinstance(node, Batching)):
-            return self._in_groups(node, is_placed)
-        if isinstance(node, Apart) and self._on_error == "skip":
+            return self._in_groups(node, is_placed, is_stacked)
+        if isinstance(node, Apart) and (self._on_error == "skip" or node.access == "stream"):
             return self._apart(node, is_placed)
         if isinstance(node, FlatMap):
             made = over(node.source, (self.guarded(node.maker.source, None),))
@@ -187,7 +188,7 @@ class _Guarding:
         verdicts = node.inputs[0] if node.inputs else node
         if isinstance(verdicts, Map) and verdicts.verdict is not None:
             (source,) = verdicts.inputs
-            checked = self._checked(over(verdicts, (self._below(self._within(source, is_placed=False)),)))
+            checked = self._checked(over(verdicts, (self._below(self._within(source, False, False)),)))
             return over(node, (checked if isinstance(node, Filter) else Filter(checked),))
         if isinstance(node, Zip) and are_side_by_side(node):
             return over(node, tuple(self.guarded(each, 0, is_placed=is_placed) for each in node.sources))
@@ -198,9 +199,10 @@ class _Guarding:
             if any(isinstance(each, LeftOut) for each in guarded):
                 return LeftOut(over(node, tuple(map(self._pairs, guarded))))
             return over(node, tuple(guarded))
-        if len(node.inputs) == 1 and not node.stacks > 0:
-            return over(node, (self._within(node.inputs[0], is_placed or node.goes_by_position),))
-        if self._on_error == "replace" and len(node.inputs) > 1:
+        if len(node.inputs) == 1:
+            facts = is_placed or node.goes_by_position, is_stacked or node.stacks > 0
+            return over(node, (self._within(node.inputs[0], *facts),))
+        if self._on_error == "replace":
             return node
         # Elements that groups are combined with stay at their sides, so such a group fails as a whole.
         return over(node, tuple(each if _gives_groups(each) else self._within_placed(each) for each in node.inputs))
@@ -208,7 +210,7 @@ class _Guarding:
     def _within_placed(self, node: Node) -> Node:
         """The same step, as often as others read it: what fails below it is noted once."""
         if id(node) not in self._placed:
-            self._placed[id(node)] = self._within(node, is_placed=True)
+            self._placed[id(node)] = self._within(node, is_placed=True, is_stacked=False)
         return self._placed[id(node)]
 
 

@@ -241,6 +241,11 @@ class Reader:
         return self._node.access == "stream"
 
     @property
+    def label(self) -> str:
+        """The step, as the user wrote it."""
+        return self._node.label
+
+    @property
     def spec(self) -> Spec:
         """The spec of the node that is read."""
         return self._node.spec

@@ -340,6 +340,7 @@ class _OfGroups(OneInput):
     """The step, as the user wrote it."""
 
     takes_any_shape = True
+    ends_guards = True
 
     @property
     def traits(self) -> Traits:
@@ -439,6 +440,11 @@ class Remaining(_OfGroups):
                 return
             first += size
 
+    @property
+    def traits(self) -> Traits:
+        """Under "replace", a group without an element is an error."""
+        return super().traits._replace(is_cpu_bound=not self.replaces)
+
     def _made(self, epoch: int, index: int, numbers: Indices, columns: list[Any]) -> Leaves:
         mask = np.array(columns.pop(), bool)
         chosen = np.flatnonzero(mask)
@@ -450,6 +456,7 @@ class Remaining(_OfGroups):
         if len(chosen):
             if self.replaces and self.whole.takes_stand_ins:
                 chosen = chosen[np.searchsorted(chosen, np.arange(len(mask))) % len(chosen)]
+                mask[:] = True
             taken = [[column[place] for place in chosen.tolist()] for column in columns]
             leaves = self.whole.grouped(epoch, index, numbers[chosen], taken)
         if self.has_mask:
