@@ -144,6 +144,45 @@ def test_key_frames_of_a_container_that_are_none_change_no_frame(tmp_path):
         assert (found == frames[[int(i) for i in ps.range(30).shuffle(seed=1)]]).all()
 
 
+@pytest.mark.parametrize(
+    ("codec", "ending", "form"),
+    [
+        ("qtrle", "mov", "rgb24"), ("svq1", "mov", "yuv410p"), ("cfhd", "mov", "yuv422p10le"),
+        ("rpza", "mov", "rgb555le"), ("flashsv2", "flv", "bgr24"),
+        ("cinepak", "mov", "rgb24"),
+    ],
+)  # fmt: skip
+def test_key_frames_count_where_the_decoder_never_names_one(codec, ending, form, tmp_path, decodings):
+    path = written(tmp_path / f"a.{ending}", 40, codec, (144, 192), gop=4, pix_fmt=form)
+    frames, opened = decoded(path), ps.from_videos(path)._node.data.selected(["frame"]).open()
+    decodings.clear()
+    for place in (37, 21, 2, 30):
+        out = np.zeros((1, *frames.shape[1:]), np.uint8)
+        opened.gather([Read(np.array([place]), (out,), slice(0, 1), ())])
+        assert (out[0] == frames[place]).all()
+    opened.close()
+    assert len(decodings) <= 4 * 6
+
+
+@pytest.mark.parametrize(
+    ("codec", "ending", "options"),
+    [
+        ("mpeg4", "mov", {}), ("mpeg4", "mov", {"bf": "2"}), ("h263", "3gp", {}),
+        ("flv", "flv", {}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("marked", [(3,), (3, 9), (8, 16), (4, 8), (5, 16, 17)])
+def test_a_film_whose_first_packet_is_not_marked_begins_with_it(codec, ending, options, marked, tmp_path):
+    def only(number, packet):
+        packet.is_keyframe = number in marked
+
+    size = SIZES.get(codec, (HEIGHT, WIDTH))
+    path = written(tmp_path / f"a.{ending}", 24, codec, size, gop=8, change=only, **options)
+    with av.open(str(path)) as file:
+        assert not next(file.demux(video=0)).is_keyframe
+    assert len(assert_reads_as_pyav(path)) == 24
+
+
 def test_a_film_whose_key_frames_are_all_claimed_is_decoded_at_once_for_later_batches(tmp_path, decodings):
     def every(number, packet):
         packet.is_keyframe = True

@@ -1,14 +1,15 @@
 """Films as files: opens them, reads their heads, and finds their frames.
 
 The packets of a file, which are read once and not decoded, say which times there are and which frames can be decoded
-alone: the key frames. Some containers call packets key frames that are none, so the decoder is asked at one of them.
+alone: the key frames. Some containers call packets key frames that are none, so the decoder is asked at one of them;
+where it never says so, the container is believed. A first packet that is not marked may be a key frame all the same.
 Where times may be those of packets and not of frames, all frames are decoded once; if so, they are counted.
 """
 
 import itertools
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -135,8 +136,9 @@ def frames_of(file: File, number: int) -> Arrays:
     """Finds the frames of a file.
 
     Returns:
-        `times` in units of `base`, in order; for each the time to seek, and the place of its key frame; and the marks
-        of all packets, as they follow one another, which is empty if frames are counted.
+        `times` in units of `base`, in order; for each the time to seek, and the place of its key frame; the marks of
+        all packets, as they follow one another, which is empty if frames are counted; the packet at which decoding
+        from the beginning begins; and whether the decoder says which frames are key frames.
 
     Raises:
         SourceError: It is damaged.
@@ -144,6 +146,7 @@ def frames_of(file: File, number: int) -> Arrays:
     times: list[int] = []
     starts: list[tuple[int, int]] = []
     marks: list[int] = []
+    begin: int | None = None
     packets = 0
     with named(file), opened(file, number, is_read_whole=True) as (container, stream):
         said, base, kind = stream.frames, stream.time_base, container.format.name
@@ -160,11 +163,14 @@ def frames_of(file: File, number: int) -> Arrays:
                 continue
             marks.append(mark_of(packet))
             if packet.is_keyframe:
+                begin = len(marks) - 1 if begin is None else begin
                 starts.append((packet.pts, packet.pts if packet.dts is None else packet.dts))
             if not packet.is_discard:
                 times.append(packet.pts)
         has_palette, is_reordered = stream.codec_context.pix_fmt == "pal8", stream.codec_context.has_b_frames
-        has_keys = len(starts) < 2 or _is_key(container, stream, sorted(starts)[1][1])
+        starts.sort()
+        inner = starts[1:] if begin == 0 else starts
+        has_keys = not inner or _is_key(container, stream, inner[0][1])
     count = packets
     if count < said and kind == "avi":
         # Frames that were dropped have times, and no packets. Of a film that is written into a pipe nothing is known.
@@ -173,7 +179,15 @@ def frames_of(file: File, number: int) -> Arrays:
         count = _packet_count(file, number)
     if count < said:
         raise SourceError(f"{file.url} is cut off: it has {count:,} frames, and its head says {said:,}.")
-    shown, keys = np.sort(np.array(times, np.int64)), np.array(sorted(starts), np.int64).reshape(-1, 2)
+    says_keys = True
+    if begin != 0 or not has_keys:
+        first = _first_of_all(file, number)
+        # Old decoders do not say what kind a frame is, or say I and never that it is a key frame, as that of SVQ1.
+        if begin == 0 and first is not None and (not first.pict_type or (first.pict_type == 1 and not first.key_frame)):
+            has_keys, says_keys = True, False
+        elif begin != 0 and first is not None and first.key_frame and (not starts or first.pts < starts[0][0]):
+            begin, starts = 0, [(first.pts, NO_SEEK), *starts]
+    shown, keys = np.sort(np.array(times, np.int64)), np.array(starts, np.int64).reshape(-1, 2)
     is_unclear = len(marks) < packets or bool((shown[1:] == shown[:-1]).any())
     # Some containers number packets, such as AVI, and frames have another order.
     is_doubtful = is_reordered and (kind == "avi" or times == shown.tolist())
@@ -193,6 +207,8 @@ def frames_of(file: File, number: int) -> Arrays:
         "seeks": keys[place, 1],
         "firsts": np.searchsorted(shown, keys[place, 0]),
         "marks": np.array(marks, np.int64),
+        "begin": np.array(begin),
+        "says_keys": np.array(says_keys),
         "base": np.array([base.numerator, base.denominator], np.int64),
     }
 
@@ -224,6 +240,8 @@ def _counted(file: File, number: int, shown: npt.NDArray[np.int64] | None) -> Ar
         "seeks": np.full(len(times), NO_SEEK),
         "firsts": np.zeros(len(times), np.int64),
         "marks": np.empty(0, np.int64),
+        "begin": np.array(0),
+        "says_keys": np.array(True),
         "base": np.array([base.numerator, base.denominator], np.int64),
     }
 
@@ -263,7 +281,7 @@ def _is_key(container: Any, stream: Any, time: int) -> bool:
         first = _first_frame(container, stream)
     except av.FFmpegError:
         return True
-    return first is None or bool(first.key_frame)
+    return first is None or bool(first.key_frame and first.pict_type)
 
 
 def _first_frame(container: Any, stream: Any) -> Any:
@@ -271,4 +289,14 @@ def _first_frame(container: Any, stream: Any) -> Any:
     for packet in itertools.dropwhile(lambda packet: not packet.is_keyframe, container.demux(stream)):
         for frame in packet.decode():
             return frame
+    return None
+
+
+def _first_of_all(file: File, number: int) -> Any:
+    """The first frame from a decoder that begins at the very first packet; None if that fails or says no time."""
+    import av
+
+    with named(file), opened(file, number) as (container, stream), suppress(av.FFmpegError):
+        first = next(container.decode(stream), None)
+        return None if first is None or first.pts is None else first
     return None

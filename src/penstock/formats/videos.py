@@ -233,7 +233,7 @@ class VideoSource(FilesSource):
         def found(place: int) -> Arrays:
             file, number = self.files[place], self.streams[place]
             name = f"{number}.index" if number else "index"
-            return kept(file, f"frames of {number}", self.cache_dir, lambda: frames_of(file, number), name)
+            return kept(file, f"frames and keys of {number}", self.cache_dir, lambda: frames_of(file, number), name)
 
         arrays = list(for_each(range(len(self.files)), found))
         return VideoIndex(bounds_of(len(each["times"]) for each in arrays), arrays)
@@ -544,6 +544,8 @@ class _Decoder:
         self._times, self._seeks, self._firsts = (found[name] for name in ("times", "seeks", "firsts"))
         marks: Any = found["marks"]
         self._marks, self._integers = marks, memoryview(marks).cast("B").cast("q")  # which gives those of Python
+        self._begin_mark = marks[found["begin"]] if len(marks) else None
+        self._says_keys = bool(found["says_keys"])
         self._reformatter = VideoReformatter()
         self._at = -1
         """The frame that was decoded last."""
@@ -595,12 +597,12 @@ class _Decoder:
         frames, first = self._decode(), None
         with suppress(av.FFmpegError):
             first = next(frames, None)
-        if first is not None and first.key_frame:
+        if first is not None and (first.key_frame or not self._says_keys):
             yield first
             yield from frames
 
     def _decode(self) -> Iterator[Any]:
-        """Decodes from the next key frame on, until a packet is not the one that the file has there."""
+        """Decodes from the next key frame or the beginning on, until a packet is not that of the file."""
         if not len(self._marks):
             yield from self._container.decode(self._stream)
             return
@@ -609,7 +611,7 @@ class _Decoder:
             if packet.pts is not None:
                 mark = mark_of(packet)
                 if following is None:
-                    if not packet.is_keyframe:
+                    if not packet.is_keyframe and mark != self._begin_mark:
                         continue
                     following = iter(self._integers[int(np.argmax(self._marks == mark)) :])
                 if next(following, None) != mark:
