@@ -532,7 +532,7 @@ def conformed(values: Any, spec: ArraySpec, *, may_round: bool = False, unit: An
         wide = _WIDE.get(spec.dtype.kind, "int64")
         other = "" if np.dtype(wide) == spec.dtype else f'dtypes={{{name!r}: "{wide}"}}, or '
         cure = f'Name another dtype, such as {other}dtypes={{{name!r}: "U"}} for text.'
-        if spec.dtype.kind == "f" and not may_round:
+        if spec.dtype.kind == "f" and not may_round and "would become" not in words:
             cure = (
                 f'Say that it may be rounded: dtypes={{{name!r}: "{spec.dtype}"}}; or read the column as text: '
                 f'dtypes={{{name!r}: "U"}}.'

@@ -22,7 +22,7 @@ from penstock.base._errors import ArgumentError, SourceError, SpecError
 from penstock.base._spec import Spec
 from penstock.base._units import size_text
 from penstock.formats import _leasttypes, _recordindex
-from penstock.formats._columns import RowError, column_of, is_list, require_held
+from penstock.formats._columns import RowError, column_of, is_list
 from penstock.formats._folders import depth_of, folders_of
 from penstock.formats._leasttypes import is_object, join, rounded, settled
 from penstock.formats._leaves import (
@@ -554,10 +554,11 @@ class OpenRowSource(RecordFilesReader):
         texts = self._source.texts
         try:
             table = form.parse(b"\n".join(rows), header, self._schema)
-            for name in table.column_names if form.kind == "csv" else ():  # numbers too large are errors in JSON
+            for place, name in enumerate(table.column_names) if form.kind == "csv" else ():  # JSON refuses such numbers
                 if kinds.is_floating(table.schema.field(name).type) and pc.any(pc.is_inf(table[name])).as_py():
-                    texts_of = form.parse(b"\n".join(rows), header, pa.schema([(name, pa.string())]))
-                    require_held(texts_of[name], table[name])
+                    text = form.parse(b"\n".join(rows), header, pa.schema([(name, pa.string())]))[name]
+                    text = pc.if_else(pc.is_null(table[name]), None, pc.utf8_trim_whitespace(text))
+                    table = table.set_column(place, name, text)  # `conformed` says which numbers are too large
             return table
         except pa.ArrowException:
             if not texts:
@@ -672,9 +673,7 @@ def _words(error: Exception) -> str:
 
 def _cure(kind: str, fault: str) -> str:
     """The remedy for a row that cannot be parsed, by pyarrow's words."""
-    if re.search(
-        r"conversion error|Failed to convert|would become|Column\(/.*changed from", fault
-    ):  # a value of another type
+    if re.search(r"conversion error|Failed to convert|Column\(/.*changed from", fault):  # a value of another type
         return 'Name another type, as with dtypes={"x": "float64"}, or "U" for text; or mend the line.'
     if re.search(r"Expected \d+ columns?, got", fault):
         return (
