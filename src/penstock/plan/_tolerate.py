@@ -250,28 +250,35 @@ class CheckedElement(FailureFilter):
         row.put(number, [*blank(self.spec.leaves[:-1]), np.zeros(mask, bool) if mask else False])
 
 
+class _InPlaceOf:
+    """Steps that stand in place of one of the user's, with its name. It comes before the other base classes."""
+
+    whole: Any
+    """The step, as the user wrote it."""
+
+    @property
+    def verb(self) -> str:
+        """That of the step."""
+        return self.whole.verb  # type: ignore[no-any-return]
+
+    @property
+    def label(self) -> str:
+        """That of the step."""
+        return self.whole.label  # type: ignore[no-any-return]
+
+
 @dataclass(frozen=True, eq=False)
-class CheckedGroup(Sequential):
+class CheckedGroup(_InPlaceOf, Sequential):
     """Pairs of an element that is made of several elements of a stream, and whether all of these are there.
 
     A window with a broken element in it is left out, and no window closes the gap. Elements that `zip` puts together
-    stay together. The source is the step over inputs of which some are a `CheckedElement`.
+    stay together. The source is the step over inputs of which some give pairs.
     """
 
     whole: Node
     """The same step over elements, as the user wrote it."""
     are_pairs: tuple[bool, ...]
     """For each input of the source whether its elements are pairs."""
-
-    @property
-    def verb(self) -> str:
-        """That of the step."""
-        return self.whole.verb
-
-    @property
-    def label(self) -> str:
-        """That of the step."""
-        return self.whole.label
 
     @cached_property
     def spec(self) -> Spec:
@@ -297,21 +304,11 @@ class LeftOut(Filter):
 
 
 @dataclass(frozen=True, eq=False)
-class OfPairs(ByChunk):
+class OfPairs(_InPlaceOf, ByChunk):
     """What a step makes of elements, over pairs of an element and whether it is there."""
 
     whole: ByChunk
     """The step over elements, as the user wrote it."""
-
-    @property
-    def verb(self) -> str:
-        """That of the step."""
-        return self.whole.verb
-
-    @property
-    def label(self) -> str:
-        """That of the step."""
-        return self.whole.label
 
     @cached_property
     def spec(self) -> Spec:
@@ -333,7 +330,7 @@ class OfPairs(ByChunk):
 
 
 @dataclass(frozen=True, eq=False)
-class _OfGroups(OneInput):
+class _OfGroups(_InPlaceOf, OneInput):
     """A step over the pairs of a guard, in place of a step with groups."""
 
     whole: Grouping | Apart
@@ -346,16 +343,6 @@ class _OfGroups(OneInput):
     def traits(self) -> Traits:
         """It may ask for an element that is not there."""
         return Traits(is_parallel=self.whole.traits.is_parallel, is_cpu_bound=True, is_hidden=True)
-
-    @property
-    def verb(self) -> str:
-        """That of the step."""
-        return self.whole.verb
-
-    @property
-    def label(self) -> str:
-        """That of the step."""
-        return self.whole.label
 
     @property
     def redraws(self) -> bool:  # type: ignore[override]
