@@ -14,7 +14,7 @@ from penstock.base._tree import Tree
 from penstock.lower._analysis import guards_of
 from penstock.lower._guards import with_guards
 from penstock.lower._rewrite import reader_of
-from penstock.plan._node import Node
+from penstock.plan._node import Node, walk
 from penstock.plan._reader import Reader
 from penstock.plan._text import difference, identity
 
@@ -115,7 +115,12 @@ def _reader(node: Node, on_error: Any, number: int, path: str | os.PathLike[str]
     guards = {each.number: each for each in guards_of(with_guards(node, on_error))}
     if number not in guards:
         raise SourceError(f"{path} is damaged: the plan of this dataset has no place {number} where elements fail.")
-    return reader_of(guards[number].source)
+    guard = guards[number]
+    if guard.source.access == "stream" and any(getattr(each, "is_numbered", False) for each in walk(guard.source)):
+        # What a worker made of groups came in order, and its number is the position.
+        placed = {each.number: each for each in guards_of(with_guards(node, on_error, is_placed=True))}
+        guard = placed[number] if placed[number].label == guard.label else guard
+    return reader_of(guard.source)
 
 
 def _require_index(reader: Reader) -> None:

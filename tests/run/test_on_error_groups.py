@@ -291,17 +291,30 @@ def test_an_element_in_a_group_is_run_again_alone(load: Any, tmp_path: Path) -> 
 
 @inline
 def test_one_of_a_stream_that_failed_does_not_hinder_others_from_being_run_again(load: Any, tmp_path: Path) -> None:
-    def last(x: Any) -> Any:
-        if x == 15:
-            raise ValueError("last")
-        return x
+    def total(many: Any) -> Any:
+        if 15 in many:
+            raise ValueError("fifteen")
+        return many.sum()
 
-    ds = ps.range(16).map(tokenize, batched=4).map(last).batch(4)
+    ds = ps.range(16).map(one_by_one).batch(4).map(total)
     load(ds, "skip")
     replayed = ps.replay(tmp_path / "bad.jsonl", ds)
     assert "broken" in str(next(replayed).error)
     with pytest.raises(ps.ArgumentError, match="came from a stream"):
         next(replayed)
+
+
+@inline
+def test_a_function_after_groups_is_run_again(load: Any, tmp_path: Path) -> None:
+    def not_odd(x: Any) -> Any:
+        if x in (5, 20):
+            raise ValueError("odd")
+        return x
+
+    ds = ps.range(40).shuffle(seed=1).map(tokenize, batched=4).map(not_odd).batch(4)
+    load(ds, "skip")
+    again = list(ps.replay(tmp_path / "bad.jsonl", ds))
+    assert sorted(str(each.error).rpartition(": ")[2] for each in again) == ["broken", "odd", "odd"]
 
 
 @inline

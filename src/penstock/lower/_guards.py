@@ -28,13 +28,18 @@ from penstock.plan._windows import Windows
 OnError = Literal["raise", "skip", "replace"]
 
 
-def with_guards(plan: Node, on_error: OnError) -> Node:
+def with_guards(plan: Node, on_error: OnError, *, is_placed: bool = False) -> Node:
     """A plan that goes on after elements that fail.
+
+    Args:
+        plan: The plan.
+        on_error: How it goes on.
+        is_placed: Whether elements keep their positions, and random access, as if a step after them went by position.
 
     Raises:
         ArgumentError: The plan cannot leave out or replace elements at a place where that would be needed.
     """
-    return _Guarding(on_error).guarded(plan, 0)
+    return _Guarding(on_error).guarded(plan, 0, is_placed=is_placed)
 
 
 @final
@@ -99,6 +104,7 @@ class _Guarding:
                 return LeftOut(over(node, (pairs,), has_mask=True))
             if isinstance(node, ByChunk):
                 return LeftOut(OfPairs(pairs, node))
+            source = self._guard(source, None)  # whose last functions may have none
         return over(node, (source,))
 
     def _over_functions(self, node: Node, size: int | None) -> Node:
@@ -188,7 +194,7 @@ class _Guarding:
         verdicts = node.inputs[0] if node.inputs else node
         if isinstance(verdicts, Map) and verdicts.verdict is not None:
             (source,) = verdicts.inputs
-            checked = self._checked(over(verdicts, (self._below(self._within(source, False, False)),)))
+            checked = self._checked(self._lifted(verdicts, self._below(self._within(source, False, False))))
             return over(node, (checked if isinstance(node, Filter) else Filter(checked),))
         if isinstance(node, Zip) and are_side_by_side(node):
             return over(node, tuple(self.guarded(each, 0, is_placed=is_placed) for each in node.sources))

@@ -315,7 +315,7 @@ class Map(OneToOne, OnWorkers):
     @property
     def is_learnt(self) -> bool:
         """Whether it asks for verdicts, or the spec was declared or found."""
-        return self.verdict is not None or self.known_spec is not None
+        return self.verdict is not None or self.declared is not None or self.memo.learned.spec is not None
 
     @property
     def is_pointwise(self) -> bool:  # type: ignore[override]
@@ -353,9 +353,14 @@ class Map(OneToOne, OnWorkers):
     @property
     def known_spec(self) -> Spec | None:
         """The declared or found spec; None before."""
-        if self.verdict is not None:
-            return self.spec if self.source.known_spec else None
-        return self.spec if self.declared or self.memo.learned.spec else None
+        if not self.is_learnt or (self._asks_input and self.source.known_spec is None):
+            return None
+        return self.spec
+
+    @property
+    def _asks_input(self) -> bool:
+        """Whether the spec follows from that of the input, too."""
+        return self.verdict is not None or self.has_mask or self.batched is not None
 
     @cached_property
     def spec(self) -> Spec:
@@ -414,6 +419,8 @@ class Map(OneToOne, OnWorkers):
                 return self._learn_from(element, index)
             except MemoryError:
                 raise
+            except SetAsideError:
+                continue
             except Exception as error:
                 first = first or error
         if first is None:

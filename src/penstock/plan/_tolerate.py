@@ -246,8 +246,11 @@ class CheckedElement(FailureFilter):
 
     def _fill_instead(self, reader: Reader, epoch: int, index: int, row: Rows) -> None:
         (number,) = row.row_numbers()
-        mask = self.spec.leaves[-1].max_shape
-        row.put(number, [*blank(self.spec.leaves[:-1]), np.zeros(mask, bool) if mask else False])
+        is_there: Any = False
+        if self.spec.leaves[-1].shape:  # a group; the last may be short
+            group = next(each for each in walk(self.source) if isinstance(each, Remaining))
+            is_there = np.zeros(len(group.members(epoch, index)), bool)
+        row.put(number, [*blank(self.spec.leaves[:-1]), is_there])
 
 
 class _InPlaceOf:
@@ -401,15 +404,19 @@ class Remaining(_OfGroups):
         own, most = self.whole.memory, 2 * self.whole.spec.nbytes
         return own._replace(scratch_nbytes=own.scratch_nbytes + most, sequence_nbytes=own.sequence_nbytes + most)
 
+    def members(self, epoch: int, index: int) -> Indices:
+        """The elements of a group, with those that failed."""
+        return self._step.group(epoch, index)
+
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """The elements of each group."""
-        return [Demand(0, epoch, np.concatenate([self._step.group(epoch, index) for index in indices.tolist()]))]
+        return [Demand(0, epoch, np.concatenate([self.members(epoch, index) for index in indices.tolist()]))]
 
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Reads the elements of one group after the other."""
         source = reader.inputs[0]
         for row, index in zip(out.row_numbers(), indices.tolist(), strict=True):
-            numbers = self._step.group(epoch, index)
+            numbers = self.members(epoch, index)
             box = source.borrowed(len(numbers))
             source.read(epoch, numbers, box)
             out.put(row, self._made(epoch, index, numbers, list(box.columns(len(numbers)))), are_new=True)
@@ -427,16 +434,11 @@ class Remaining(_OfGroups):
                 return
             first += size
 
-    @property
-    def traits(self) -> Traits:
-        """Under "replace", a group without an element is an error."""
-        return super().traits._replace(is_cpu_bound=not self.replaces)
-
     def _made(self, epoch: int, index: int, numbers: Indices, columns: list[Any]) -> Leaves:
         mask = np.array(columns.pop(), bool)
         chosen = np.flatnonzero(mask)
         if len(mask) > len(chosen) == 0 and not self.has_verdict and not self.has_mask:
-            raise (ElementError if self.replaces else SetAsideError)(
+            raise SetAsideError(
                 f"All {len(mask)} elements of element {index} of {self.label} failed, so nothing is left of it."
             )
         leaves = blank(self.whole.spec.leaves)
@@ -467,6 +469,11 @@ class PartsThere(_OfGroups):
     def access(self) -> Access:
         """As asked for."""
         return "random" if self.is_placed else "stream"
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether the number of an element is its position where the user's step has random access."""
+        return self.whole.access == "random"
 
     @property
     def length(self) -> Length:
