@@ -220,7 +220,7 @@ def _sum_of_pairs(draw: st.DrawFn, p: Case) -> Case:
 
 def _zip(p: Case, q: Case) -> Case:
     a, b = p.dataset, q.dataset
-    if not p.is_stream:
+    if None not in (a.length, b.length):
         n = min(len(a), len(b))
         a, b = a.take(n), b.take(n)
 

@@ -208,8 +208,6 @@ class _Guarding:
         if len(node.inputs) == 1:
             facts = is_placed or node.goes_by_position, is_stacked or node.stacks > 0
             return over(node, (self._within(node.inputs[0], *facts),))
-        if self._on_error == "replace":
-            return node
         # Elements that groups are combined with stay at their sides, so such a group fails as a whole.
         return over(node, tuple(each if _gives_groups(each) else self._within_placed(each) for each in node.inputs))
 
