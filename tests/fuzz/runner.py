@@ -252,6 +252,10 @@ def _child(name: str, seed: str, first: int, until_s: float, folder: Path, share
     _quiet(folder)
     bench = Bench(name, folder / "files", seed)
     if not is_sanitized():
+        with contextlib.suppress(ImportError):  # its pool reserves a gigabyte when it is first used, in whichever case
+            import pyarrow as pa
+
+            pa.allocate_buffer(1 << 20)
         used = int(re.search(r"VmData:\s+(\d+)", Path("/proc/self/status").read_text())[1]) << 10  # type: ignore[index]
         resource.setrlimit(resource.RLIMIT_DATA, (used + HARD_NBYTES, used + HARD_NBYTES))
     number = first
