@@ -118,8 +118,8 @@ def _reader(node: Node, on_error: Any, number: int, path: str | os.PathLike[str]
     guard = guards[number]
     if guard.source.access == "stream" and any(getattr(each, "is_numbered", False) for each in walk(guard.source)):
         # What a worker made of groups came in order, and its number is the position.
-        placed = {each.number: each for each in guards_of(with_guards(node, on_error, is_placed=True))}
-        guard = placed[number] if placed[number].label == guard.label else guard
+        placed = guards_of(with_guards(node, on_error, is_placed=True))
+        guard = next((each for each in placed if (each.number, each.label) == (number, guard.label)), guard)
     return reader_of(guard.source)
 
 

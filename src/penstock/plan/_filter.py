@@ -17,7 +17,7 @@ from penstock.base._tree import Tree
 from penstock.memory._pickles import dumps
 from penstock.memory._rows import Indices, Leaves, Rows, chunk_nbytes, copied
 from penstock.plan._conform import MisfitError, begun, column, conformed, observed, rows_of
-from penstock.plan._map import Learned, OfMade, OnWorkers
+from penstock.plan._map import Learned, OfMade, OnWorkers, judged
 from penstock.plan._node import (
     Access,
     Elements,
@@ -36,11 +36,6 @@ MOST_NBYTES: Final = 1 << 20
 MOST_COUNT: Final = 1 << 14
 """What a worker makes of one element for `flat_map`, if the function returns an iterator. One thread makes the rest."""
 _NOTHING = object()
-
-
-def judged(pair: Spec) -> Spec:
-    """The spec of an element, given that of a pair of the element and a verdict."""
-    return Spec(pair.leaves[:-1], pair.structure.children()[0])
 
 
 @dataclass(frozen=True, eq=False)

@@ -124,6 +124,11 @@ def adopt(plan: Node, found: dict[int, Learned]) -> None:
             node.memo.learned = found[number]
 
 
+def judged(pair: Spec) -> Spec:
+    """The spec of an element, given that of a pair of the element and a verdict."""
+    return Spec(pair.leaves[:-1], pair.structure.children()[0])
+
+
 class SetAsideError(ElementError):
     """An element is made of one that failed, which a guard of `on_error` has noted."""
 
@@ -598,7 +603,7 @@ class Map(OneToOne, OnWorkers):
             if spec is None:
                 raise SetAsideError(f"{self.elements_at(index)} failed before {self.label}.")
             return [*blank(spec.leaves[:-1]), mask]
-        own = None if spec is None else Spec(spec.leaves[:-1], spec.structure.children()[0])
+        own = None if spec is None else judged(spec)
         found = self._unmasked._run(group, rng, globals_, epoch, index, own)
         return found if spec is None else [*found, mask]
 

@@ -18,8 +18,8 @@ from penstock.base._tree import Structure
 from penstock.memory._rows import Indices, Leaves, Rows, copied
 from penstock.plan._batch import Batching, stacked_text
 from penstock.plan._blocks import Buckets
-from penstock.plan._filter import Sequential, judged
-from penstock.plan._map import Map
+from penstock.plan._filter import Sequential
+from penstock.plan._map import Map, judged
 from penstock.plan._node import (
     Demand,
     Elements,
