@@ -21,6 +21,7 @@ the end of a decoding, `close`, Ctrl-C, or the deadline. `_join`: the end of all
 
 import contextlib
 import functools
+import itertools
 import math
 import queue
 import threading
@@ -38,6 +39,7 @@ from penstock.lower._batches import ParallelProgram
 from penstock.lower._copies import Copy, CopyPlan
 from penstock.lower._program import Position
 from penstock.memory._ring import Ring
+from penstock.memory._rows import Indices
 from penstock.native import HAS_PARTS, CopyError, Engine, Source, conversion
 from penstock.plan._node import walk
 from penstock.plan._source_node import SourceNode
@@ -99,8 +101,9 @@ class CopyDelivery(DeliveryBase):
         """The batches whose reads are announced at once."""
         self._unannounced: list[list[Copy]] = []
         """The copies of those that will be announced."""
-        self._has_files = any(map(_paths, copies.arrays))
-        self._reserve = max(1, min(AHEAD_ROWS // rows, AHEAD_NBYTES // nbytes)) if self._has_files else 0
+        self._in_files = {number for number, array in enumerate(copies.arrays) if _paths(array)}
+        """The numbers of arrays that lie in files."""
+        self._reserve = max(1, min(AHEAD_ROWS // rows, AHEAD_NBYTES // nbytes)) if self._in_files else 0
         """The next block is computed when so few batches are left: of files, so that it is announced in time."""
         self._extents: list[tuple[int, ...] | None] = [None] * slot_count
         """The extents that each slot holds; None before the first batch."""
@@ -271,7 +274,7 @@ class CopyDelivery(DeliveryBase):
         if batch_count is not None:
             count = min(count, batch_count - index)
         batches, extents = self._copies.block(epoch, index, count)
-        if self._has_files:
+        if self._in_files:
             self._unannounced = self._announce([*self._unannounced, *batches], position)
         positions = [(epoch, index + number) for number in range(count)]
         self._ahead.extend(zip(positions, extents, batches, map(self._parts_of, batches), strict=True))
@@ -280,15 +283,16 @@ class CopyDelivery(DeliveryBase):
         """Announces the reads of batches, if they are enough or an epoch begins. Returns what is left for later."""
         if position[1] and len(batches) < self._announced_count:
             return batches
-        for number, array in enumerate(self._copies.arrays):
-            if _paths(array):
-                rows_of = [copy[2] for copies in batches for copy in copies if copy[0] == number]
-                if rows_of:
-                    try:
-                        _require_same(array, int(rows_of[0][0]))
-                    except PenstockError as error:
-                        raise _in_batch(error, position) from None
-                    self._engine.advise(self._sources[number], np.concatenate(rows_of))
+        rows_of: dict[int, list[Indices]] = {}
+        for array, _, rows, _, _ in itertools.chain.from_iterable(batches):
+            if array in self._in_files:
+                rows_of.setdefault(array, []).append(rows)
+        for array, theirs in rows_of.items():
+            try:
+                _require_same(self._copies.arrays[array], int(theirs[0][0]))
+            except PenstockError as error:
+                raise _in_batch(error, position) from None
+            self._engine.advise(self._sources[array], np.concatenate(theirs))
         return []
 
     def _view(self, slot: int, array: int, leaf: int) -> Any:
