@@ -2,7 +2,6 @@
 
 import io
 import itertools
-import json
 import logging
 import pickle
 import tarfile
@@ -16,8 +15,6 @@ import pytest
 import penstock as ps
 from penstock.base._retries import RetryBudget, UnwantedError
 from penstock.cli import main
-from penstock.commands._network import Network
-from penstock.run import _network_advice
 from penstock.sources import _fetch, _openfile, _remote, _store
 from tests.waits import DEADLINE_S
 
@@ -128,36 +125,9 @@ def test_repacked_objects_are_read_from_the_store(s3):
         ps.repack(ds, "s3://bucket/new")
 
 
-@pytest.fixture
-def many(s3, monkeypatch):
-    """200 records in two shards, a number of requests that is worth a word here."""
-    monkeypatch.setattr(_network_advice, "_FEW", 20)
-    monkeypatch.setattr(_network_advice, "AHEAD_NBYTES", 300_000)
+def test_windows_are_announced_whole(s3, monkeypatch):
     shards(s3, count=2, each=100)
-    ds = ps.from_tar("s3://bucket/train/*.tar")
-    assert len(ds) == 200
-    return ds
-
-
-def test_number_of_requests_is_known_before_the_first_epoch(many, caplog):
-    caplog.set_level(logging.INFO, "penstock")
-    lengths = many.map(len_and_first)
-    with many.shuffle(seed=1).map(len_and_first).loader("threads", workers=1) as loader:
-        note = loader.report().note
-    assert "The number of requests limits this shuffle: an epoch makes about" in note
-    assert "shuffle(window=128) asks for neighbours together, 3 requests. Write larger shards" in note
-    assert "penstock.repack(ds.shuffle(seed=0), folder_or_url)" in note
-    assert note in caplog.text
-    with lengths.loader("threads", workers=1) as loader:
-        assert not loader.report().note
-    assert "makes about" in caplog.text.splitlines()[-1]
-    asked = _network_advice.requests_of(many._node.data, 16)
-    assert asked.request_count == 25  # these 16 lie in both shards
-    assert asked.nbytes == pytest.approx(sum(512 + 1536 for number in range(200)), rel=0.1)
-
-
-def test_windows_are_announced_whole(many, monkeypatch):
-    made = []
+    many, made = ps.from_tar("s3://bucket/train/*.tar"), []
     fetch = _store.ObjectFile.fetch
     monkeypatch.setattr(_store.ObjectFile, "fetch", lambda *given: made.append(given[1:]) or fetch(*given))
     with many.shuffle(seed=1, window=100).map(len_and_first).batch(4).loader("threads", workers=2) as loader:
@@ -651,8 +621,6 @@ def test_inspect_describes_objects(s3, capsys, path):
     assert "a tar shard" in said
     assert ("3 files: " in said) == (path != "s3://bucket/train/0000.tar")
     assert '"s3://bucket/train/' in said
-    assert "  an epoch    in order about " in said
-    assert "              shuffled about " in said
 
 
 def test_inspect_names_what_is_wrong_with_a_url(s3, capsys):
@@ -663,26 +631,6 @@ def test_inspect_names_what_is_wrong_with_a_url(s3, capsys):
     assert "There is no object directly in s3://bucket/none/" in capsys.readouterr().err
     assert main(["inspect", "s3://bucket/none.tar"]) == 1
     assert "s3://bucket/none.tar" in capsys.readouterr().err
-
-
-def test_doctor_measures_the_way_to_a_server(s3, capsys):
-    s3.put("one.npy", bytes(100_000))
-    assert main(["doctor", "s3://bucket/one.npy", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["url"] == "s3://bucket/one.npy"
-    assert min(said["latency_s"], said["one_nbytes_s"], said["many_nbytes_s"]) > 0
-    s3.put("empty", b"")
-    assert main(["doctor", "s3://bucket/empty"]) == 1
-    assert "is empty. Name an object of some MiB" in capsys.readouterr().err
-
-
-def test_advice_of_the_doctor_follows_from_its_numbers():
-    found = Network("s3://a/b", 0.032, 50 << 20, 400 << 20)
-    assert dict(found.facts())["Bandwidth"] == "50 MiB/s by one connection, 400 MiB/s by 32"
-    few, ahead, first = found.advice()
-    assert "4,000 a second here. Elements below 102 KiB are limited by their number" in few
-    assert ahead.startswith("12.8 MiB have to be under way")
-    assert "takes about 96 ms" in first
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)

@@ -12,11 +12,9 @@ from statistics import mode
 from typing import Any, Final
 
 import penstock
-from penstock import Dataset
 from penstock._replay import _records as quarantine_records
 from penstock.commands import _stores
 from penstock.commands._found import Found, made, quoted
-from penstock.run._network_advice import cure, requests_of
 from penstock.sources._listing import below
 from penstock.sources._openfile import File, find
 from penstock.sources._remote import is_remote
@@ -89,8 +87,6 @@ _KERAS_SUFFIXES: Final = {".bmp", ".gif", ".jpeg", ".jpg", ".png"}
 _IMAGE_SUFFIXES: Final = _KERAS_SUFFIXES | {".webp", ".tif", ".tiff"}
 _SOUND_SUFFIXES: Final = {".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff"}
 _HEAD_NBYTES: Final = 4096
-_AHEAD: Final = 16 * 32
-"""The elements that a loader announces at a time, in batches of 32."""
 
 
 def recognise(target: str) -> Found:
@@ -138,7 +134,6 @@ def _files(target: str) -> Found:
         found = replace(found, what=f"{len(files):,} files: {found.what}")
     if not first.is_local:
         found.facts["version"] = [f"{first.version or 'none'}{' of the first' * (len(files) > 1)}"]
-        found.facts.update(_requests(found.dataset))
     return replace(found, nbytes=sum(file.nbytes for file in files))
 
 
@@ -194,16 +189,6 @@ def _unpacked(head: bytes) -> bytes:
     with suppress(zlib.error):
         return zlib.decompressobj(31).decompress(head, _HEAD_NBYTES)
     return b""
-
-
-def _requests(dataset: Dataset | None) -> dict[str, list[str]]:
-    """Describes the requests of an epoch to a server."""
-    source: Any = None if dataset is None else dataset._node.opens
-    in_order, anyhow = requests_of(source, _AHEAD), requests_of(source, _AHEAD, is_scattered=True)
-    if in_order is None or anyhow is None:
-        return {}
-    facts = {"an epoch": [f"in order {in_order}", f"shuffled {anyhow}"]}
-    return facts | ({"advice": [advice]} if (advice := cure(source, anyhow)) else {})
 
 
 def _tfrecord(file: File, target: str) -> Found | None:

@@ -1,4 +1,4 @@
-"""`penstock doctor`: describes this machine, or the way to a server, as a loader sees it, with advice."""
+"""`penstock doctor`: describes this machine as a loader sees it, with advice."""
 
 import argparse
 import importlib.metadata
@@ -16,7 +16,6 @@ from typing import Final, final
 import penstock
 from penstock.base._arguments import install
 from penstock.base._units import size_text
-from penstock.commands._network import Network, measure
 from penstock.report._cgroups import group_free_nbytes, machine_nbytes
 from penstock.run._choose import HAS_PROCESSES
 from penstock.run._cpus import usable_cpu_count
@@ -53,14 +52,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     """Adds this command to those of `penstock`."""
     summary = "describe this machine, with advice for a loader"
     parser = commands.add_parser("doctor", help=summary, description=f"{summary.capitalize()}.")
-    parser.add_argument("url", metavar="URL", nargs="?", help="an object, to measure the way to its server instead")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Runs the command. Returns 0 if loaders work here, else 1."""
-    found: Machine | Network = examine() if options.url is None else measure(options.url)
+    found = examine()
     problems, advice = list(found.problems()), list(found.advice())
     if options.json:
         about = {"penstock": penstock.__version__, **asdict(found), "problems": problems, "advice": advice}

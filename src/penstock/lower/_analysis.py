@@ -33,8 +33,6 @@ class Analysis:
     functions: tuple[OnWorkers, ...]
     """The steps whose functions workers run: `map`, `random_map`, those that ask for verdicts, and so on. Each stands
     before its inputs."""
-    user_steps: tuple[Node, ...]
-    """The steps that hold an object of the user: a function or a source."""
     generators: tuple[Generate, ...]
     guards: tuple[FailureFilter, ...]
     traits: Traits
@@ -158,7 +156,6 @@ def analyse(plan: Node) -> Analysis:
         steps=steps,
         reader_counts=_reader_counts(plan),
         functions=functions_of(plan),
-        user_steps=tuple(each for each in steps if each.held is not None),
         generators=tuple(each for each in steps if isinstance(each, Generate)),
         guards=guards_of(plan),
         traits=Traits.any_of(traits),

@@ -28,7 +28,6 @@ from penstock.plan._own_rows import OwnRows
 from penstock.run._choose import Choice, Machine, asked_reach, choose, choose_reader
 from penstock.run._crew import Crew, leave
 from penstock.run._learn import learn, learn_held
-from penstock.run._network_advice import network_advice
 from penstock.run._options import LoaderOptions
 from penstock.run._quarantine import Quarantine
 from penstock.run.executors._registry import EXECUTORS
@@ -218,8 +217,6 @@ def arrange(
                 require_shares(
                     each.source, Share(each.index, each.count, piece_count=each.piece_count), stands_alone=False
                 )
-        if facts.traits.is_remote:
-            top.crew.events += network_advice(facts)
         assert isinstance(top.program, BatchProgram)
         made = Arrangement(facts, top, top.program, options, share, gives_cursor, quarantine, arranger.probes)
         limit, process_count = options.memory_limit, top.process_count
