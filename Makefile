@@ -168,7 +168,7 @@ $(STAMP)-venv:
 
 $(STAMP)-core: $(STAMP)-venv pyproject.toml CMakeLists.txt $(wildcard src/penstock/native/*.?pp)
 	$(INSTALLING)
-	$(PIP_INSTALL) -e '.[arrayrecord,audio,hdf5,image,nifti,parquet,remote,tfrecord,video,xarray,zarr]' --group test
+	$(PIP_INSTALL) -e '.[arrayrecord,audio,hdf5,image,nifti,parquet,remote,text,tfrecord,video,xarray,zarr]' --group test
 	touch $@
 
 $(STAMP)-demo: $(STAMP)-venv pyproject.toml
@@ -178,7 +178,7 @@ $(STAMP)-demo: $(STAMP)-venv pyproject.toml
 
 $(STAMP)-frameworks: $(STAMP)-core pyproject.toml
 	$(INSTALLING)
-	$(PIP_INSTALL) -e '.[arrayrecord,audio,demo,hdf5,image,jax,keras,lance,nifti,parquet,remote,tfrecord,video,xarray,zarr]' --group test --group frameworks
+	$(PIP_INSTALL) -e '.[arrayrecord,audio,demo,hdf5,image,jax,keras,lance,nifti,parquet,remote,text,tfrecord,video,xarray,zarr]' --group test --group frameworks
 	touch $@
 
 $(STAMP)-cluster: $(STAMP)-frameworks pyproject.toml
