@@ -148,7 +148,6 @@ OPTIONAL = {
     "skimage": ("demos/",),
     "ray": ("ray/",),
     "pytest": ("testing/",),
-    "hypothesis": ("testing/",),
 }
 
 

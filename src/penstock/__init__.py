@@ -40,7 +40,7 @@ existing one, and a method in _dataset.py. A new executor is an `Executor` (run/
 it, and an entry in _registry.py there. A new adapter is an `EpochAdapter` (adapters/_epochs.py), or a function that
 makes what its framework iterates, in a file in adapters/, and a method in _dataset.py. The tests of a new class
 subclass `SourceTests`, `ExecutorTests` or `AdapterTests` of `penstock.testing`; a node gets a strategy in
-testing/strategies.py. CONTRIBUTING.md says more, and what to read first.
+tests/strategies.py. CONTRIBUTING.md says more, and what to read first.
 """
 
 import importlib as _importlib

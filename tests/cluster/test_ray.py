@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 import penstock as ps
 from penstock.run.executors._registry import EXECUTORS
 from penstock.testing import ExecutorTests, assert_resumes_exactly, assert_same
-from penstock.testing.strategies import Plan, plans
+from tests.strategies import Plan, plans
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 

@@ -13,9 +13,9 @@ import penstock as ps
 from penstock.memory._budget import overhead_nbytes
 from penstock.testing import LethalFunction, assert_same
 from penstock.testing._assertions import leaves_no_worker
-from penstock.testing.strategies import Plan, plans
 from tests.cluster.conftest import HERE
 from tests.cluster.watch import agents, stores, until
+from tests.strategies import Plan, plans
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 

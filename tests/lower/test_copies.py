@@ -13,7 +13,7 @@ from penstock.lower._share import Share
 from penstock.memory._rows import Rows
 from penstock.sources.sparse import SparseRows
 from penstock.testing import assert_same
-from penstock.testing.strategies import MOVES, Plan, plans
+from tests.strategies import MOVES, Plan, plans
 
 
 def executed(plan: CopyPlan, batch: list, extents: tuple[int, ...], shard: tuple[Any, ...]) -> Rows:

@@ -21,7 +21,7 @@ from penstock.sources import _cachefiles
 from penstock.sources._cacheopen import OpenCacheFiles
 from penstock.sources.arrays import ArraySource, RangeSource
 from penstock.testing import CountingSource, assert_resumes_exactly, assert_same
-from penstock.testing.strategies import Plan, plans
+from tests.strategies import Plan, plans
 
 EXECUTORS = ["inline", "threads", "processes"]
 pytestmark = pytest.mark.usefixtures("workers_stay")

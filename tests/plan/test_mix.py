@@ -9,7 +9,7 @@ import pytest
 
 import penstock as ps
 from penstock.testing import assert_resumes_exactly
-from penstock.testing.strategies import mixed
+from tests.strategies import mixed
 
 INT64 = ps.ArraySpec((), "int64")
 

@@ -1,4 +1,4 @@
-"""Random plans over streams, each with a perfect model, as those of `penstock.testing.strategies`.
+"""Random plans over streams, each with a perfect model, as those of `tests.strategies`.
 
 A stream begins at a generator, or where a step such as `filter` makes a stream of data with random access.
 """
@@ -17,7 +17,7 @@ from penstock.base import _tree
 from penstock.base._tree import Tree
 from penstock.plan._index import EMPTY_ROUND_COUNT, ENDLESS_ROUND_COUNT
 from penstock.plan._stream import Generate, StreamSource
-from penstock.testing.strategies import (
+from tests.strategies import (
     COMMON,
     INT64,
     Plan,

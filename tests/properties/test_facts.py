@@ -30,7 +30,7 @@ from penstock.plan._node import Demand, Elements, Node, OneInput, Reorder, Trait
 from penstock.plan._reader import OpenSources, Reader
 from penstock.run.pool._payload import pack, stay_behind
 from penstock.testing import assert_same
-from penstock.testing.strategies import EPOCHS, VERBS, Plan, Verb, _each, plans
+from tests.strategies import EPOCHS, VERBS, Plan, Verb, _each, plans
 
 INT64 = ps.ArraySpec((), "int64")
 

@@ -22,7 +22,7 @@ from penstock.base._errors import ElementError
 from penstock.base._random import ElementRng, local_permute, permute
 from penstock.plan._text import sources_of
 from penstock.testing import assert_same
-from penstock.testing.strategies import dealt_in_cycles, mixed, shuffled
+from tests.strategies import dealt_in_cycles, mixed, shuffled
 
 BAD: Any = None
 """An element that fails."""

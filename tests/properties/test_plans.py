@@ -12,7 +12,7 @@ from penstock import ArgumentError, SpecError
 from penstock.base import _tree
 from penstock.base._tree import Tree
 from penstock.testing import assert_fits, assert_resumes_exactly, assert_same
-from penstock.testing.strategies import MOVES, Plan, plans
+from tests.strategies import MOVES, Plan, plans
 
 
 @given(plans())

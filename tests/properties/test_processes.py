@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 import penstock as ps
 from penstock.sources.arrays import RangeSource
 from penstock.testing import LethalFunction, LethalSource, assert_resumes_exactly, assert_same
-from penstock.testing.strategies import Plan, plans
+from tests.strategies import Plan, plans
 
 COUNTS = (1, 2, 5)
 

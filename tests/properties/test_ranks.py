@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, reject, settings, strategies as st
 
 import penstock as ps
-from penstock.testing.strategies import Csr
+from tests.strategies import Csr
 
 DATA = np.arange(144, dtype=np.int64)
 

@@ -19,9 +19,9 @@ import penstock as ps
 from penstock.base import _tree
 from penstock.base._tree import Tree
 from penstock.testing import assert_fits, assert_same
-from penstock.testing.strategies import INT64, MOVES, Plan, _batches, plans
 from tests.properties.conftest import POISON
 from tests.properties.streams import dealt, uneven_streams
+from tests.strategies import INT64, MOVES, Plan, _batches, plans
 
 PLANS = int(os.environ.get("PENSTOCK_PLANS", "12"))
 MOST = 40

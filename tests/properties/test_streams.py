@@ -10,8 +10,8 @@ from hypothesis import assume, given, settings, strategies as st
 
 import penstock as ps
 from penstock.testing import assert_fits, assert_same, copied
-from penstock.testing.strategies import EPOCHS, Plan, mixed, shuffled
 from tests.properties.streams import streams
+from tests.strategies import EPOCHS, Plan, mixed, shuffled
 
 pytestmark = pytest.mark.usefixtures("slow_tests_share_workers")
 

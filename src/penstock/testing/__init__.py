@@ -10,10 +10,8 @@
 - Call `assert_resumes_exactly`.
 - Wrap a source in `CountingSource`, `FailingSource`, `GatedSource` or `LethalSource` to test other code with it, on
   every executor. `LethalFunction` is a function for `map`.
-- `penstock.testing.strategies` makes random plans, each with a perfect model. It needs Hypothesis, so import it by
-  name.
 
-The rest needs pytest. `import penstock` imports neither.
+The suites and assertions need pytest. `import penstock` does not import it.
 
 Sources and adapters may live outside the package. Executors and steps are part of it: see CONTRIBUTING.md.
 """
