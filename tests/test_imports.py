@@ -22,7 +22,7 @@ print(json.dumps({"took_s": took_s, "numpy_s": numpy_s, "roots": roots, "threads
 """
 
 FRAMEWORKS = {"jax", "keras", "tensorflow", "torch"}
-OTHERS = {"cv2", "h5py", "hypothesis", "matplotlib", "pytest", "skimage", "zarr"}
+OTHERS = {"cv2", "h5py", "hypothesis", "matplotlib", "pytest", "skimage", "tqdm", "zarr"}
 
 
 def imported(fresh_python, env=None):

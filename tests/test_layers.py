@@ -105,7 +105,7 @@ DEFERRED = {
     ("commands", "formats"),
 }
 
-REQUIRED = {"numpy", "optree", "cloudpickle"}
+REQUIRED = {"numpy", "optree", "cloudpickle", "tqdm"}
 # The files that may import each optional library, or the folders, which end in a slash.
 OPTIONAL = {
     "tensorflow": ("adapters/tf.py", "adapters/keras.py", "sources/tf.py", "demos/"),
