@@ -55,14 +55,14 @@ def test_a_zip_and_a_url_are_stores_too(store, tmp_path):
         (
             "z",
             ps.ArgumentError,
-            r"pairs\.zarr was asked for 'z', which is no array in it; it has \['labels/y', 'short', 'single', 'x'\]",
+            r"pairs\.zarr has no array 'z'; it has \['labels/y', 'short', 'single', 'x'\]",
         ),
-        ("labels", ps.ArgumentError, r"was asked for 'labels', which is a group, with \['labels/y'\]"),
+        ("labels", ps.ArgumentError, r"has no array 'labels'; it has \['labels/y'"),
         ([3], ps.ArgumentTypeError, r"from_zarr\(names=\) has the paths of arrays in the store, as text, got 3"),
         (
             ["x", "short"],
             ps.ArgumentError,
-            r"arrays of .*pairs\.zarr have different numbers of them: 'x': 11, 'short': 2",
+            r"lengths must be equal, but they are \['x'\]: 11 elements, \['short'\]: 2",
         ),
         ("single", ps.ArgumentTypeError, r"from_arrays\(\) got the single value"),
     ],
@@ -105,12 +105,8 @@ def test_arrays_that_are_not_named_are_not_opened(store):
         ps.from_zarr(store, ["x", "labels/bad"])
     with pytest.raises(ps.SourceError, match=r"arrays of .*pairs\.zarr cannot be listed: .*One is damaged.*names=\["):
         ps.from_zarr(store)
-    with pytest.raises(
-        ps.ArgumentError, match=r"was asked for 'gone', which is no array in it\. The arrays of .*listed"
-    ):
-        ps.from_zarr(store, "gone")
-    for name in ("", "/", "labels"):
-        with pytest.raises(ps.ArgumentError, match=rf"pairs\.zarr was asked for '{name}', which is no array in it"):
+    for name in ("gone", "", "/", "labels"):
+        with pytest.raises(ps.SourceError, match=r"arrays of .*pairs\.zarr cannot be listed"):
             ps.from_zarr(store, name)
 
 

@@ -1,5 +1,4 @@
 import os
-import struct
 import sys
 
 import numpy as np
@@ -64,39 +63,6 @@ def test_a_chunk_that_is_larger_than_the_limit_is_refused_before_it_is_decoded(t
         ds.batch(2).loader("inline", memory_limit=100 << 20)
     with ds.batch(2).loader("inline", memory_limit=200 << 20) as loader:
         assert loader.projected_nbytes >= 128 << 20
-
-
-def test_a_chunk_without_room_for_its_checksum_is_an_error_and_the_others_are_read(tmp_path):
-    """HDF5 reads before its first byte, which is a segmentation fault."""
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        made = file.create_dataset(
-            "x", data=np.arange(21).reshape(7, 3), chunks=(2, 3), compression="gzip", fletcher32=True
-        )
-        size = made.id.get_chunk_info_by_coord((4, 0)).size
-    whole = (tmp_path / "a.h5").read_bytes()
-    key = bytes(4) + (4).to_bytes(8, "little") + bytes(16)  # of the chunk in its tree, behind its size
-    for wrong in (0, 3):
-        assert whole.count(size.to_bytes(4, "little") + key) == 1
-        bad = whole.replace(size.to_bytes(4, "little") + key, wrong.to_bytes(4, "little") + key)
-        (tmp_path / "a.h5").write_bytes(bad)
-        ds = ps.from_hdf5(tmp_path / "a.h5")
-        assert [ds[index]["x"].tolist() for index in (3, 6)] == [[9, 10, 11], [18, 19, 20]]
-        with pytest.raises(ps.SourceError, match=rf"a\.h5/x\[5\] .* chunk at \(4, 0\) has {wrong} bytes, too few for"):
-            ds[5]
-
-
-def test_two_chunks_at_one_place_are_damage(tmp_path):
-    """Of two, HDF5 told of one and took the other, which was too short for its checksum."""
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", data=np.arange(21).reshape(7, 3), chunks=(2, 3), compression="gzip", fletcher32=True)
-        places = [file["x"].id.get_chunk_info(number).byte_offset for number in range(4)]
-    whole = (tmp_path / "a.h5").read_bytes()
-    at = whole.index(struct.pack("<Q", places[1])) - 24  # before it: the row and two numbers that are 0
-    assert struct.unpack_from("<QQQ", whole, at) == (2, 0, 0)
-    (tmp_path / "a.h5").write_bytes(whole[:at] + bytes(8) + whole[at + 8 :])
-    ds = ps.from_hdf5(tmp_path / "a.h5")
-    with pytest.raises(ps.SourceError, match=r"a\.h5/x cannot be read: it has 2 chunks at \(0, 0\)\. It is damaged"):
-        ds[5]
 
 
 def test_a_checksum_inside_of_compressed_data_is_read(tmp_path):
@@ -198,34 +164,6 @@ def test_text_of_any_size_is_read_as_text(tmp_path):
         assert next(iter(loader))["x"].tolist() == ["a", "bcdé"]
 
 
-@pytest.mark.parametrize("chunks", [None, (2,)])
-def test_text_that_would_be_longer_than_its_file_is_refused_before_memory_is_taken(tmp_path, chunks):
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        data = file.create_dataset("x", data=["one", "two", "three"], chunks=chunks, dtype=h5py.string_dtype())
-        chunk = data.id.get_chunk_info_by_coord((2,)).byte_offset if chunks else data.id.get_offset() + 32
-    assert list(ps.from_hdf5(path, "x")) == ["one", "two", "three"]
-    content = bytearray(path.read_bytes())
-    content[chunk : chunk + 4] = (1 << 30).to_bytes(4, "little")
-    path.write_bytes(content)
-    with pytest.raises(
-        ps.SourceError, match=r"a\.h5/x\[2\] cannot be read: it is a text of 1,073,741,824 bytes at byte"
-    ):
-        ps.from_hdf5(path, "x")[2]
-
-
-def test_text_at_a_place_without_text_is_refused_before_hdf5_looks_for_it(tmp_path):
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        place = file.create_dataset("x", data=["one", "two", "", "four"], dtype=h5py.string_dtype()).id.get_offset()
-    assert list(ps.from_hdf5(path, "x")) == ["one", "two", "", "four"]
-    content = bytearray(path.read_bytes())
-    content[place + 4] ^= 8
-    path.write_bytes(content)
-    with pytest.raises(ps.SourceError, match=r"a\.h5/x\[0\] cannot be read: .* where there is none; the file has"):
-        ps.from_hdf5(path, "x").batch(4)[0]
-
-
 def test_names_that_are_no_text_are_refused_with_the_file(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file[b"\xff"], file["x"] = [1], [2]
@@ -262,13 +200,13 @@ def odd(kind, file):
     [
         (
             "lists",
-            r"has values that are arrays of any size, which have no place .*range\(3\)\.map\(fn\), .* row of h5py",
+            r"has values that are arrays of any size, .* which have no place .*range\(3\)\.map\(fn\), .* row of h5py",
         ),
-        ("references", r"has values that are references, which have no place"),
-        ("records", r"has values that are records with text, arrays or references in them"),
+        ("references", r"has values that are arrays of any size, references, or records"),
+        ("records", r"has values that are .* or records with these or text, .*'a'"),
         ("times", r"has a type that h5py does not read: "),
-        ("one", r"is a single value, and elements are counted by a first axis"),
-        ("empty", r"is empty, without a shape, and elements are counted by a first axis"),
+        ("one", r"has no axes, and elements are counted by a first one"),
+        ("empty", r"has no axes, and elements are counted by a first one"),
     ],
 )
 def test_an_array_of_a_file_that_has_no_rows_of_a_fixed_size_is_named(tmp_path, kind, message):
@@ -288,13 +226,13 @@ def test_errors_of_from_hdf5_speak_of_its_arguments(tmp_path):
         file["group/x"], file["y"] = np.arange(3), np.arange(4)
     path = tmp_path / "ds.h5"
     with pytest.raises(
-        ps.ArgumentError, match=r"from_hdf5\(\): .*ds\.h5 was asked for 'group', which is a group, with"
+        ps.ArgumentError, match=r"from_hdf5\(\): .*ds\.h5 has no array 'group'; it has \['group/x', 'y'\]"
     ):
         ps.from_hdf5(path, "group")
     with pytest.raises(ps.ArgumentTypeError, match=r"from_hdf5\(names=\) has the paths of arrays in the file, as text"):
         ps.from_hdf5(path, [1])
     with pytest.raises(
-        ps.ArgumentError, match=r"arrays of .*ds\.h5 have different numbers of them: 'group/x': 3, 'y': 4\. Name"
+        ps.ArgumentError, match=r"lengths must be equal, but they are .*group/x.*: 3 elements, .*y.*: 4 e"
     ):
         ps.from_hdf5(path)
     with h5py.File(tmp_path / "none.h5", "w"):
@@ -351,9 +289,7 @@ def test_all_arrays_of_a_file_are_the_values_of_an_element(tmp_path):
     assert list(ps.from_hdf5(tmp_path / "a.h5", ["x"])[1]) == ["x"]
     with ps.from_hdf5(tmp_path / "a.h5").select("x").batch(3).loader() as loader:
         assert next(iter(loader))["x"].tolist() == np.eye(3).tolist()
-    with pytest.raises(
-        ps.ArgumentError, match=r"a\.h5 was asked for 'z', which is no array in it; it has \['labels/y', 'x'\]"
-    ):
+    with pytest.raises(ps.ArgumentError, match=r"a\.h5 has no array 'z'; it has \['labels/y', 'x'\]"):
         ps.from_hdf5(tmp_path / "a.h5", "z")
     with pytest.raises(ps.ArgumentTypeError, match=r"rename\({'a/x': 'x'}\) comes after"):
         ps.from_hdf5(tmp_path / "a.h5", {"x": "x"})
@@ -364,24 +300,18 @@ def test_all_arrays_of_a_file_are_the_values_of_an_element(tmp_path):
         ps.from_hdf5(file, "x")
 
 
-def test_a_link_to_nothing_is_told_as_that(tmp_path):
+def test_a_link_to_nothing_is_no_array(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"], file["old"], file["good"] = np.arange(3), h5py.SoftLink("/gone"), h5py.SoftLink("x")
     assert ps.from_hdf5(tmp_path / "a.h5", "good")[2] == 2
-    with pytest.raises(ps.ArgumentError, match=r"'old', which is a link to '/gone', and nothing is there; it has \["):
+    with pytest.raises(ps.ArgumentError, match=r"a\.h5 has no array 'old'; it has \['x'\]"):
         ps.from_hdf5(tmp_path / "a.h5", "old")
 
 
-@pytest.mark.parametrize(
-    ("content", "text"),
-    [
-        (b"no", r"b\.h5 is no HDF5 file: it begins with b'no'\.$"),
-        (b"CDF\x01" + bytes(40), r"netCDF 3 is read by xarray: from_xarray\(xarray\.open_dataset\(path\), 'time'\)\.$"),
-    ],
-)
-def test_a_file_of_another_kind_is_named(tmp_path, content, text):
+@pytest.mark.parametrize("content", [b"no", b"CDF\x01" + bytes(40)])
+def test_a_file_of_another_kind_is_named(tmp_path, content):
     (tmp_path / "b.h5").write_bytes(content)
-    with pytest.raises(ps.SourceError, match=text):
+    with pytest.raises(ps.SourceError, match=r"b\.h5 cannot be opened: .*file signature not found"):
         ps.from_hdf5(tmp_path / "b.h5")
 
 

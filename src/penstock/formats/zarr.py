@@ -44,21 +44,9 @@ def selected(path: Any, names: str | Iterable[str] | None, storage_options: dict
         except Exception as error:  # stores and codecs raise exceptions of any type
             raise SourceError(f"{name}/{key} cannot be opened: {str(error).rstrip('.')}.") from error
         if not isinstance(array, zarr.Array):
-            try:
-                found = _arrays(store, name)
-            except SourceError as error:
-                raise ArgumentError(f"{name} was asked for {each!r}, which is no array in it. {error}") from error
-            inner = [other for other in found if other.startswith(f"{key}/")]
-            fact = f"is a group, with {inner}" if inner else f"is no array in it; it has {found}"
-            raise ArgumentError(f"from_zarr(): {name} was asked for {each!r}, which {fact}.")
+            raise ArgumentError(f"from_zarr(): {name} has no array {each!r}; it has {_arrays(store, name)}.")
         sources[each] = source_of(array, f"{name}/{key}")
         attributes[f"{key} in {name}"] = attributes_of(array)
-    if len({len(each) for each in sources.values()}) > 1:
-        counts = ", ".join(f"{key!r}: {len(each):,}" for key, each in sources.items())
-        raise ArgumentError(
-            f"from_zarr() puts rows side by side, and the arrays of {name} have different numbers of them: {counts}. "
-            "Name those of one length with names=[...]."
-        )
     log_packed("from_zarr()", attributes)
     return sources[names] if isinstance(names, str) else sources
 

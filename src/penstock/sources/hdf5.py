@@ -7,8 +7,6 @@ names. `open` gives an object that opens the file read-only and reads under h5py
 import importlib
 import math
 import os
-import struct
-from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,7 +16,6 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from penstock import native
 from penstock.base._errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -27,7 +24,7 @@ from penstock.base._errors import (
     SpecError,
     home_cure,
 )
-from penstock.base._files import lasting_stamp, open_file, require_file
+from penstock.base._files import lasting_stamp, require_file
 from penstock.base._spec import ArraySpec
 from penstock.memory._rows import Indices
 from penstock.sources._hdf5files import OtherFiles, arrays_in, require_inside
@@ -40,13 +37,6 @@ T = TypeVar("T")
 
 _TRIES: Final = 3
 """How often rows are read whose other files change meanwhile."""
-_CHECKSUM_NBYTES: Final = 4
-"""Of the filter fletcher32, at the end of a stored chunk."""
-_REFERENCE_NBYTES: Final = 16
-"""A row of text: its length, its place, and its number there."""
-_TEXT_HEAD: Final = struct.Struct("<H6xQ")
-_HEAP_MARK: Final = b"GCOL"
-"""How a place for texts begins."""
 
 
 @contextmanager
@@ -63,8 +53,6 @@ def opened(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
     except SourceError:
         raise
     except OSError as error:
-        if "signature not found" in str(error):
-            raise SourceError(_no_hdf5(name)) from error
         raise SourceError(f"{name} cannot be opened: {error.strerror or error}.{home_cure(name)}") from error
     with file:
         try:
@@ -76,14 +64,6 @@ def opened(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
                 f"{name} is damaged, or has something that h5py does not read: {type(error).__name__}: {error}. Write "
                 "it again, or name the arrays that are wanted with names=[...]."
             ) from error
-
-
-def _no_hdf5(path: str) -> str:
-    """The message about a file of another kind."""
-    with open(path, "rb") as file:
-        head = file.read(8)
-    cure = " netCDF 3 is read by xarray: from_xarray(xarray.open_dataset(path), 'time')." if head[:3] == b"CDF" else ""
-    return f"{path} is no HDF5 file: it begins with {head!r}.{cure}"
 
 
 def selected(
@@ -105,23 +85,10 @@ def selected(
         if not isinstance(name, str):
             raise ArgumentTypeError(f"from_hdf5(names=) has the paths of arrays in the file, as text, got {name!r}.")
         require_inside(file, name, files_in)
-        link = file.get(name, getlink=True)
-        is_loose = isinstance(link, h5py.SoftLink) and file.get(name) is None
-        if is_loose or name not in file or not isinstance(file[name], h5py.Dataset):
-            found = _arrays_in(file, path)
-            inner = [each for each in found if each.startswith(f"{name.strip('/')}/")]
-            fact = f"is a group, with {inner}" if inner else f"is no array in it; it has {found}"
-            if is_loose:
-                fact = f"is a link to {link.path!r}, and nothing is there; it has {found}"
-            raise ArgumentError(f"from_hdf5(): {path} was asked for {name!r}, which {fact}.")
+        if not isinstance(file.get(name), h5py.Dataset):
+            raise ArgumentError(f"from_hdf5(): {path} has no array {name!r}; it has {_arrays_in(file, path)}.")
         cure = f" Leave it out: names={[each for each in wanted if each != name]}." if names is None else ""
         sources[name] = _described(file[name], path, cure)
-    if len({len(each) for each in sources.values()}) > 1:
-        counts = ", ".join(f"{name!r}: {len(each):,}" for name, each in sources.items())
-        raise ArgumentError(
-            f"from_hdf5() puts rows side by side, and the arrays of {path} have different numbers of them: {counts}. "
-            "Name those of one length with names=[...]."
-        )
     log_packed("from_hdf5()", {f"{name} in {path}": file[name].attrs for name in sources})
     return sources
 
@@ -144,36 +111,29 @@ def _arrays_in(file: h5py.File, path: str) -> list[str]:
 def _described(data: Any, path: str, cure: str) -> "Hdf5Source":
     name = data.name
     if not data.shape:
-        what = "is empty, without a shape" if data.shape is None else "is a single value"
-        raise SpecError(f"{name} in {path} {what}, and elements are counted by a first axis.{cure}")
+        raise SpecError(f"{name} in {path} has no axes, and elements are counted by a first one.{cure}")
     try:
         dtype = data.dtype
     except TypeError as error:
         raise SpecError(f"{name} in {path} has a type that h5py does not read: {error}.{cure}") from None
-    if dtype.hasobject and not _is_text(dtype):
-        kind = "arrays of any size" if h5py.check_vlen_dtype(dtype) else "references" if _is_reference(dtype) else ""
-        kind = kind or f"records with text, arrays or references in them, {dtype}"
-        read = f"h5py.File({path!r})[{name!r}]"
+    if dtype.hasobject and not is_text(data):
         raise SpecError(
-            f"{name} in {path} has values that are {kind}, which have no place of a fixed size in a batch.{cure} A "
-            f"function can make arrays of them: penstock.range({len(data)}).map(fn), where fn takes a row of {read}."
+            f"{name} in {path} has values that are arrays of any size, references, or records with these or text, "
+            f"{dtype}, which have no place of a fixed size in a batch.{cure} A function can make arrays of them: "
+            f"penstock.range({len(data)}).map(fn), where fn takes a row of h5py.File({path!r})[{name!r}]."
         )
     return from_dataset(data, is_checked=True)
 
 
-def _is_text(dtype: np.dtype[Any]) -> bool:
-    """Whether values are text of any size."""
-    text = h5py.check_string_dtype(dtype)
+def is_text(data: Any) -> bool:
+    """Whether the values of a dataset are text of any size."""
+    text = h5py.check_string_dtype(data.dtype)
     return text is not None and text.length is None
-
-
-def _is_reference(dtype: np.dtype[Any]) -> bool:
-    return h5py.check_ref_dtype(dtype) is not None
 
 
 def spec_of(data: Any) -> ArraySpec:
     """Returns the spec of a row."""
-    return ArraySpec(data.shape[1:], np.dtype("U") if _is_text(data.dtype) else data.dtype)
+    return ArraySpec(data.shape[1:], np.dtype("U") if is_text(data) else data.dtype)
 
 
 @final
@@ -247,8 +207,6 @@ class OpenHdf5Source:
         self._source = source
         self._file: h5py.File | None = None
         self._others: OtherFiles | None = None
-        self._references: _References | None = None
-        self._short: list[tuple[tuple[int, ...], int]] = []
         self._data: Any = None
         self._descriptor, self._nbytes = -1, 0
 
@@ -261,12 +219,9 @@ class OpenHdf5Source:
             return
         order = np.argsort(indices, kind="stable")
         breaks = np.flatnonzero(np.diff(indices[order]) > 1) + 1
-        if self._references is not None:
-            self._references.require(indices, self._source)
         for run in np.split(order, breaks):
             first, last = int(indices[run[0]]), int(indices[run[-1]])
             try:
-                self._require_checksums(first, last)
                 rows = data[first : last + 1]
             except Exception as error:  # what h5py raises for damage has many types
                 raise SourceError(f"{self._source.describe(first)} to row {last} cannot be read: {error}") from error
@@ -284,7 +239,6 @@ class OpenHdf5Source:
 
     def _part(self, data: Any, box: tuple[slice, ...]) -> npt.NDArray[Any]:
         try:
-            self._require_checksums(box[0].start, box[0].stop - 1)
             return data[box]  # type: ignore[no-any-return]
         except Exception as error:  # what h5py raises for damage has many types
             raise SourceError(f"{box_text(self._source, box)} cannot be read: {error}") from error
@@ -316,16 +270,6 @@ class OpenHdf5Source:
                 f"{self._source.path} has {nbytes:,} bytes now; it had {self._nbytes:,} when it was opened. Put it "
                 "back, and make the dataset again."
             )
-
-    def _require_checksums(self, first: int, last: int) -> None:
-        """Refuses rows in a chunk that is too short for its checksum.
-
-        Raises:
-            ValueError: One is.
-        """
-        for place, nbytes in self._short:
-            if first - self._data.chunks[0] < place[0] <= last:
-                raise ValueError(f"its chunk at {place} has {nbytes} bytes, too few for its checksum (fletcher32)")
 
     def _texts(self, rows: npt.NDArray[Any], first: int) -> npt.NDArray[Any]:
         """Decodes text, which is UTF-8 in files, whatever they say."""
@@ -367,141 +311,37 @@ class OpenHdf5Source:
                     raise SourceError(f"{source} has no rows now. Make the dataset again.")
                 source.require_same(data, spec_of(data))
                 _require_filters(data)
-                if data.dtype.hasobject and data.ndim == 1 and (places := _places_in(data)) is not None:
-                    self._references = _References(places, data)
-                try:
-                    self._short = _short_chunks(data)
-                except Exception as error:  # what h5py raises for damage has many types
-                    raise SourceError(f"{source} cannot be read: {error}. Write the file again.") from error
                 self._data = data
         return self._data
 
     def close(self) -> None:
-        for each in (self._others, self._file, self._references and self._references.file):
+        for each in (self._others, self._file):
             if each is not None:
                 each.close()
-        self._data = self._file = self._references = None  # the others stay: whether there are any
+        self._data = self._file = None  # the others stay: whether there are any
 
 
 def _places_in(data: Any) -> npt.NDArray[np.int64] | None:
     """The first byte of each chunk of an array of one axis, -1 where it is missing; that of one in one piece.
 
-    None where HDF5 has to find them: they are compressed, in other files, behind a user block, or not to be listed.
+    None where HDF5 has to find them: they are compressed, in other files, or behind a user block.
     """
     if data.id.get_create_plist().get_nfilters() or data.is_virtual or data.external or data.file.userblock_size:
         return None
+    if not hasattr(data.id, "chunk_iter"):  # HDF5 before 1.12.3; asking for each takes as long as all together
+        return None
     count = len(data)
-    places = np.full(-(-count // (data.chunks or (count or 1,))[0]), -1, np.int64)
     if data.chunks is None:
-        places[:] = -1 if data.id.get_offset() is None else data.id.get_offset()
-    else:
-
-        def found(chunk: Any) -> None:
-            at = chunk.chunk_offset[0] // data.chunks[0]
-            if at < len(places) and chunk.byte_offset is not None:
-                places[at] = chunk.byte_offset
-
-        _each_chunk(data, found)
-    return places
-
-
-@final
-class _References:
-    """Text of any size lies elsewhere in the file; in a row are its length, in 4 bytes, and its place, in 8.
-
-    Of a length that a damaged row claims, HDF5 takes the memory before it looks for the text; and at some places where
-    there is none, it looks for it without an end.
-    """
-
-    def __init__(self, places: npt.NDArray[np.int64], data: Any) -> None:
-        self.file = open_file(data.file.filename)
-        has_usual_sizes = data.file.id.get_create_plist().get_sizes() == (8, 8)  # or rows have another size
-        self._places = places if has_usual_sizes else np.full_like(places, -1)
-        self._length = (data.chunks or (max(1, len(data)),))[0]
-        self._sound: set[int] = set()
-        """Places for texts that were looked at."""
-
-    def require(self, rows: Indices, source: Hdf5Source) -> None:
-        """Refuses rows whose text would be longer than the file, or lies where no text is kept.
-
-        Raises:
-            SourceError: One is. Names the row.
-        """
-        rows = rows[self._places[rows // self._length] >= 0]
-        offsets = self._places[rows // self._length] + rows % self._length * _REFERENCE_NBYTES
-        found = self._read(offsets, _REFERENCE_NBYTES)
-        lengths = found[:, :4].copy().view("<u4")[:, 0].astype(np.int64)
-        places = found[:, 4:12].copy().view("<u8")[:, 0].astype(np.int64)
-        most = os.fstat(self.file.fileno()).st_size
-        wrong = (lengths > most) | (places < 0) | (places > most)
-        if not wrong.any():
-            several, which = np.unique(places, return_inverse=True)
-            wrong = np.array([place > 0 and not self._is_sound(place, most) for place in several.tolist()])[which]
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise SourceError(
-                f"{source.describe(int(rows[row]))} cannot be read: it is a text of {lengths[row]:,} bytes at byte "
-                f"{places[row]:,}, where there is none; the file has {most:,} bytes. It is damaged; write it again."
-            )
-
-    def _is_sound(self, place: int, most: int) -> bool:
-        """Whether texts lie at a place, one after the other: for each its number, its size, and its bytes."""
-        if place not in self._sound:
-            head = self._read(np.array([place]), _TEXT_HEAD.size).tobytes()
-            size = int.from_bytes(head[8:], "little")
-            if not head.startswith(_HEAP_MARK) or size > most - place:
-                return False
-            content, at = self._read(np.array([place]), size).tobytes(), _TEXT_HEAD.size
-            while at + _TEXT_HEAD.size <= size:
-                number, nbytes = _TEXT_HEAD.unpack_from(content, at)
-                step = nbytes if number == 0 else _TEXT_HEAD.size + -(-nbytes // 8) * 8  # 0: what is free
-                if not _TEXT_HEAD.size <= step <= size - at:
-                    return False
-                at += step
-            self._sound.add(place)
-        return True
-
-    def _read(self, offsets: npt.NDArray[np.int64], nbytes: int) -> npt.NDArray[np.uint8]:
-        """The bytes at some places, shape `(n, nbytes)`; zeros behind the end of the file."""
-        found = np.zeros((len(offsets), nbytes), np.uint8)
-        sizes = np.full(len(offsets), nbytes)
-        native.read_parts(self.file.fileno(), offsets, found.reshape(-1), np.cumsum(sizes) - sizes, sizes)
-        return found
-
-
-def _short_chunks(data: Any) -> list[tuple[tuple[int, ...], int]]:
-    """The chunks that are too short for their checksums, with their bytes.
-
-    HDF5 ends the process there, for it reads before their first byte. Where a checksum is inside of compressed data,
-    that data has a checksum of its own.
-
-    Raises:
-        ValueError: Two chunks lie at one place, so it is not known which one HDF5 takes.
-    """
-    plan = data.id.get_create_plist()
-    if not data.fletcher32 or plan.get_filter(plan.get_nfilters() - 1)[0] != h5py.h5z.FILTER_FLETCHER32:
-        return []
-    places, short = array("q"), []
+        return np.array([-1 if data.id.get_offset() is None else data.id.get_offset()])
+    places = np.full(-(-count // data.chunks[0]), -1, np.int64)
 
     def found(chunk: Any) -> None:
-        places.extend(chunk.chunk_offset)
-        if chunk.byte_offset is not None and chunk.size < _CHECKSUM_NBYTES:
-            short.append((chunk.chunk_offset, chunk.size))
+        at = chunk.chunk_offset[0] // data.chunks[0]
+        if at < len(places) and chunk.byte_offset is not None:
+            places[at] = chunk.byte_offset
 
-    _each_chunk(data, found)
-    every = np.frombuffer(places, np.int64).reshape(-1, data.ndim)
-    unlike, counts = np.unique(every, axis=0, return_counts=True)
-    if len(unlike) < len(every):
-        raise ValueError(f"it has {counts.max()} chunks at {tuple(unlike[counts.argmax()].tolist())}. It is damaged")
-    return short
-
-
-def _each_chunk(data: Any, found: Callable[[Any], None]) -> None:
-    if hasattr(data.id, "chunk_iter"):  # since HDF5 1.12.3; asking for each takes as long as all together
-        data.id.chunk_iter(found)
-    else:
-        for number in range(data.id.get_num_chunks()):
-            found(data.id.get_chunk_info(number))
+    data.id.chunk_iter(found)
+    return places
 
 
 def from_dataset(data: Any, *, is_checked: bool = False) -> Hdf5Source:
@@ -548,11 +388,6 @@ def _missing_filters(data: Any) -> list[str]:
     filters = [plan.get_filter(number) for number in range(plan.get_nfilters())]
     missing = [(code, name) for code, _, _, name in filters if not h5py.h5z.filter_avail(code)]
     return [f"filter {code} ({name.partition(b';')[0].decode(errors='replace'):.40})" for code, name in missing]
-
-
-def is_text(data: Any) -> bool:
-    """Whether the values of a dataset are text of any size."""
-    return _is_text(data.dtype)
 
 
 def is_dataset(leaf: object) -> bool:
