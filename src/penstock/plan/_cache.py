@@ -254,10 +254,9 @@ def _kept(spec: Spec, reader: Reader, whole: OpenCache) -> Elements:
         start, stop = stop, whole.stretch(stop, min(stop + len(box.arrays[0]), whole.length))
         indices, gather = np.arange(start, stop), Gather()
         rows = box.take(slice(0, stop - start))
-        if (whole.look(indices) == HELD).all():
-            whole.read(reader, indices, rows, gather)
-            gather.run()
-        elif not (right := whole.check(indices, rows)).all():
-            raise whole.damaged(int(indices[~right][0]))
+        absent = _read_held(whole, reader, indices, rows, gather)
+        if len(absent):
+            raise whole.damaged(int(indices[absent[0]]))
+        gather.run()
         for row in range(stop - start):
             yield box.leaf_values(row)

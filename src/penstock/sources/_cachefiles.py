@@ -17,9 +17,9 @@ The tag identifies the boot of the machine and the files. While a machine runs, 
 accepted. So marks with the present tag are trusted. An element with another tag is compared with its CRC at its first
 read. The files of a copied directory are other files; so are the files of a disk after a crash of the machine.
 
-A directory is made under another name, and renamed when it is complete. One that is damaged is renamed to
-`<fingerprint>.damaged-<time>`, and stays: only the user deletes elements. The library deletes what a killed process
-left unfinished, if the directory's name, its record of that name and all files in it are the library's.
+A directory is made under another name, `.penstock-new-...`, and renamed when it is complete. A process that is killed
+in between leaves it there; it takes no room. One that is damaged is renamed to `<fingerprint>.damaged-<time>`, and
+stays: only the user deletes elements.
 """
 
 import ast
@@ -33,7 +33,6 @@ import os
 import re
 import secrets
 import shutil
-import stat
 import sys
 import tempfile
 import time
@@ -61,8 +60,6 @@ _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 # File systems whose disk only the local kernel writes, so that accepted bytes stay until the machine goes down. With
 # others (NFS, FUSE) an error may come after acceptance, or another machine may write: no tag is trusted.
 _LOCAL: Final = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"}
-_ABANDONED_S: Final = 3600.0
-_UNFINISHED: Final = re.compile(r"\.penstock-new-[0-9a-f]{16}")
 _KNOWN: Final = re.compile(r"cache\.json|\d+\.npy|index\.npy|rest\.bin|count|lock")
 _log = logging.getLogger("penstock")
 
@@ -161,7 +158,7 @@ def described(paths: dict[str, str], spec: Spec, length: int) -> tuple[tuple[Str
             status = os.fstat(opened.fileno())
             state = status.st_dev, status.st_ino, status.st_size
             file = npy.described(opened, name, paths[name], state)
-        if file.shape[0] < length or (file.row_shape, file.dtype.itemsize) != (shape, dtype.itemsize):
+        if file.shape[0] != length > 0 or (file.row_shape, file.dtype.itemsize) != (shape, dtype.itemsize):
             raise SourceError(f"{paths[name]} has other rows.")
         return replace(file, shape=(length, *shape), dtype=dtype)  # .npy has no names for dtypes of other libraries
 
@@ -289,11 +286,7 @@ def _paths(directory: str, spec: Spec) -> dict[str, str]:
 
 def _files(place: str, paths: dict[str, str], spec: Spec, length: int | None, limit: int | None) -> CacheFiles:
     if length is None and (count := _count_in(paths["count"])) is not None:
-        index = described(paths, spec, count)[1]
-        with open(paths["index.npy"], "rb") as marks:
-            marks.seek(index.offset + count * mark_nbytes(spec))
-            if any(marks.read(mark_nbytes(spec))):
-                raise SourceError(f"{paths['count']} says {count:,} elements, and more are kept")
+        described(paths, spec, count)
     if os.path.getsize(paths["count"]) != 8:  # without it a complete stream would count as one that is being written
         raise SourceError(f"{paths['count']} has another size than 8 bytes")
     leaves, index = described(paths, spec, length or 0)
@@ -335,77 +328,23 @@ def _set_aside(directory: str, seen: os.stat_result, why: Exception) -> None:
 
 
 def _make(path: str, directory: str, content: dict[str, Any], spec: Spec) -> None:
-    _tidy(path)
-    name, mode = f".penstock-new-{secrets.token_hex(8)}", private_mode(path)
-    new = os.path.join(path, name)
+    mode = private_mode(path)
+    new = os.path.join(path, f".penstock-new-{secrets.token_hex(8)}")
     os.mkdir(new, 0o700 | mode | (mode & 0o444) >> 2)
     try:
         with open(os.path.join(new, "cache.json"), "x", opener=lambda path, flags: os.open(path, flags, mode)) as file:
-            json.dump(content | {"python": _PYTHON, "made_as": name}, file, indent=1)
+            json.dump(content | {"python": _PYTHON}, file, indent=1)
             file.flush()
             sync(file.fileno())
         _fill_files(_paths(new, spec), spec, content["length"] or 0, mode=mode)
         os.rename(new, directory)
-    except OSError:
-        _delete_unfinished(new, is_ours=True)
-        if not is_folder(directory):  # another process was faster
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            for name in os.listdir(new):
+                os.unlink(os.path.join(new, name))
+            os.rmdir(new)
+        if not isinstance(error, OSError) or not is_folder(directory):  # another process was faster
             raise
-
-
-def _tidy(path: str) -> None:
-    """Deletes what processes left that were killed while they made a cache."""
-    for name in os.listdir(path):
-        if _UNFINISHED.fullmatch(name):
-            new = os.path.join(path, name)
-            with contextlib.suppress(OSError):
-                if os.lstat(new).st_mtime < time.time() - _ABANDONED_S:
-                    _delete_unfinished(new)
-
-
-def _delete_unfinished(new: str, *, is_ours: bool = False) -> None:
-    """Deletes a directory that this library made and did not finish, and nothing else.
-
-    Its name is of our form, `cache.json` says that it was made under this name, it belongs to this user, and it has no
-    file that a cache has not. Files are deleted by their names, one by one.
-
-    Args:
-        new: The directory.
-        is_ours: Whether the caller has made it, so that its record need not say so.
-    """
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        status = os.lstat(new)
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-            return
-        names = sorted(os.listdir(new), key="cache.json".__eq__)  # the record is deleted last
-        if not all(
-            _KNOWN.fullmatch(name) and stat.S_ISREG(os.lstat(os.path.join(new, name)).st_mode) for name in names
-        ):
-            return
-        if names and not is_ours and not _is_begun(new, names):
-            record = json.loads(Path(new, "cache.json").read_text())
-            if record["made_as"] != os.path.basename(new):
-                return
-        for name in names:
-            os.unlink(os.path.join(new, name))
-        os.rmdir(new)
-
-
-def _is_begun(new: str, names: list[str]) -> bool:
-    """Whether all that is there is the beginning of a record: its process was killed, or the disk was full.
-
-    After a crash of the machine the rest may be zeros.
-    """
-    if names != ["cache.json"]:
-        return False
-    written = Path(new, names[0]).read_bytes().rstrip(b"\0")
-    head = json.dumps({"version": VERSION}, indent=1).encode().removesuffix(b"\n}")
-    if written[: len(head)] != head[: len(written)]:
-        return False
-    try:
-        json.loads(written)
-    except ValueError:
-        return True
-    return False
 
 
 def _announce(path: str, steps: list[Step]) -> None:
@@ -431,11 +370,6 @@ def _announce(path: str, steps: list[Step]) -> None:
             "The cache in %s begins anew: %s. The earlier elements stay in %s (%.1f MiB); delete it if it is not "
             "needed.", path, why, directory, taken / (1 << 20),
         )  # fmt: skip
-
-
-def stream_length(path: str, steps: list[Step]) -> int | None:
-    """Returns the length of a stream whose cache is complete; None for another."""
-    return recorded_count(Path(path, fingerprint_of(steps), "count"))
 
 
 def recorded_count(path: str | Path) -> int | None:

@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from penstock.base._descriptors import keep_standard_numbers
 from penstock.base._errors import PenstockError, SourceError
-from penstock.memory._rows import CHUNK_NBYTES, Indices, Leaves, Rows, chunk_count
+from penstock.memory._rows import CHUNK_NBYTES, Indices, Leaves, Rows
 from penstock.plan._cache import ABSENT, HELD, SUSPECT, Asked, OpenCache
 from penstock.plan._reader import Gather, Reader
 from penstock.plan._source import Read, Source, open_source
@@ -41,9 +41,8 @@ from penstock.sources._cachefiles import (
     mark_nbytes,
     reading,
     row_nbytes,
-    unreadable,
 )
-from penstock.sources._cachevalues import decode, encode, value_nbytes
+from penstock.sources._cachevalues import decode, encode
 from penstock.sources._openfile import LocalFile
 from penstock.sources.arrays import ArraySource
 from penstock.sources.files import FileSource
@@ -54,8 +53,7 @@ _IS_SET: Final = np.uint64(1)
 _LOW_HALF: Final = np.uint64(0xFFFFFFFF)
 # After this many complete requests a process checks whether all elements are held.
 _LOOK_COUNT: Final = 32
-# Marks within this many bytes are one read.
-_SPAN_NBYTES: Final = 1 << 16
+_BUFFER_NBYTES: Final = 1 << 16
 
 
 def _trusted(files: CacheFiles) -> np.uint64:
@@ -63,18 +61,11 @@ def _trusted(files: CacheFiles) -> np.uint64:
     return np.uint64(files.tag << 1 | 1)
 
 
-def _states(files: CacheFiles, marks: npt.NDArray[np.uint64], rest_nbytes: int) -> npt.NDArray[np.uint8]:
-    """Returns the state of elements by their marks. `rest.bin` may have been cut off, so its size counts."""
-    is_trusted = (marks[:, -1] & _LOW_HALF == _trusted(files)) & (files.tag != 0) & ~_is_cut_off(marks, rest_nbytes)
+def _states(files: CacheFiles, marks: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
+    """Returns the state of elements by their marks."""
+    is_trusted = (marks[:, -1] & _LOW_HALF == _trusted(files)) & (files.tag != 0)
     is_set = marks[:, -1] & _IS_SET == _IS_SET
     return np.where(is_trusted, HELD, np.where(is_set, SUSPECT, ABSENT)).astype(np.uint8)
-
-
-def _is_cut_off(marks: npt.NDArray[np.uint64], rest_nbytes: int) -> npt.NDArray[np.bool_]:
-    """Returns which elements have bytes beyond the end of `rest.bin`."""
-    size, places = np.uint64(rest_nbytes), marks[:, :-1]
-    found: npt.NDArray[np.bool_] = (places > size).any(axis=1) | (places.sum(axis=1) > size)
-    return found
 
 
 def holds_all(files: CacheFiles, asked: Asked) -> bool:
@@ -89,11 +80,11 @@ def holds_all(files: CacheFiles, asked: Asked) -> bool:
     """
     if not files.length or not files.tag:
         return False
-    width, rest_nbytes = mark_nbytes(files.spec) // 8, os.path.getsize(files.paths["rest.bin"]) if files.has_rest else 0
+    width = mark_nbytes(files.spec) // 8
     marks = np.fromfile(files.index.path, "<u8", files.length * width, offset=files.index.offset)
     if len(marks) < files.length * width:
         return False
-    is_missing = _states(files, marks.reshape(-1, width), rest_nbytes) != HELD
+    is_missing = _states(files, marks.reshape(-1, width)) != HELD
     if not is_missing.any():
         return True
     among = asked() if asked else None
@@ -114,7 +105,7 @@ class OpenCacheFiles(OpenCache):
         self.files, self.length = files, files.length
         self._spec = files.spec
         self._rows = [None if file is None else _rows_of(file) for file in files.leaves]
-        self._index = open_source(FileSource(files.index))
+        self._index = _rows_of(files.index)
         self.opened = _Files(files.paths)
         self._lock = threading.Lock()
         self._has_warned = False
@@ -123,33 +114,7 @@ class OpenCacheFiles(OpenCache):
         self._state = np.zeros(files.length, np.uint8)
         self._look_count = 0
         if files.length:
-            try:
-                rest_nbytes, marks = self.rest_nbytes(), self._marks(np.arange(self._row_limit))
-                self._state[: self._row_limit] = _states(files, marks, rest_nbytes)
-                if _is_cut_off(marks, rest_nbytes).any() and self.opened["rest.bin"].can_write:
-                    self._unmark_cut_off()
-            except SourceError:
-                raise
-            except OSError as error:
-                raise unreadable(files.place, error) from error
-
-    def _unmark_cut_off(self) -> None:
-        """Removes marks of bytes that were cut off, before this process writes: once the file grows, they look good."""
-        with self._appending() as (_, size):  # bytes that another process has just appended are not cut off
-            marks = self._marks(np.arange(self._row_limit))
-            cut_off = _is_cut_off(marks, size).nonzero()[0]
-            self._mark(cut_off, np.zeros_like(marks[cut_off]))
-
-    @contextmanager
-    def _appending(self) -> Iterator[tuple["_Descriptor", int]]:
-        """Gives `rest.bin` and its size, which nobody else changes meanwhile."""
-        file = self.opened["rest.bin"]
-        with self._lock:  # `flock` excludes other processes, and ends with them
-            fcntl.flock(file.descriptor, fcntl.LOCK_EX)
-            try:
-                yield file, os.fstat(file.descriptor).st_size
-            finally:
-                fcntl.flock(file.descriptor, fcntl.LOCK_UN)
+            self._state[: self._row_limit] = self._learn(np.arange(self._row_limit))
 
     def held_count(self) -> int:
         """Returns the number of held elements, by all marks."""
@@ -173,28 +138,12 @@ class OpenCacheFiles(OpenCache):
     def _marks(self, indices: Indices) -> npt.NDArray[np.uint64]:
         """Reads marks: shape `(n, 1)` or `(n, 3)`."""
         marks = np.empty((len(indices), mark_nbytes(self._spec) // 8), "<u8")
-        if not len(indices):
-            return marks
-        first, count = int(indices.min()), int(np.ptp(indices)) + 1
-        if count * marks[0].nbytes <= _SPAN_NBYTES:
-            offset = self.files.index.offset + first * marks[0].nbytes
-            with reading(self.files.place):
-                data = os.pread(self.opened["index.npy"].descriptor, count * marks[0].nbytes, offset)
-            if len(data) == count * marks[0].nbytes:
-                return np.frombuffer(data, "<u8").reshape(count, -1)[indices - first]
-        self._index.read_into(indices, marks)
+        self._index.gather([Read(indices, [marks], slice(0, len(indices)))])
         return marks
-
-    def rest_nbytes(self) -> int:
-        """Returns the size of `rest.bin`; 0 if no leaf lies there."""
-        with reading(self.files.place):
-            return os.fstat(self.opened["rest.bin"].descriptor).st_size if self._has_rest else 0
 
     def _learn(self, indices: Indices) -> npt.NDArray[np.uint8]:
         """Returns the state of elements by their marks."""
-        # The size before the marks: otherwise bytes that another process writes in between would hide a cut.
-        rest_nbytes = self.rest_nbytes()
-        return _states(self.files, self._marks(indices), rest_nbytes)
+        return _states(self.files, self._marks(indices))
 
     def read(self, reader: Reader, indices: Indices, out: Rows, gather: Gather) -> None:
         # Rows with all reads of the batch, the rest now.
@@ -213,13 +162,11 @@ class OpenCacheFiles(OpenCache):
         if not self._has_rest:
             return b""
         offset, size, _ = mark.tolist()
-        try:
+        with reading(self.files.place):
             file = self.opened["rest.bin"]
             if not 0 <= offset <= offset + size <= os.fstat(file.descriptor).st_size:
                 return b""  # no element is empty here: each leaf begins with a shape or a size
             return os.pread(file.descriptor, size, offset)
-        except OSError as error:
-            raise unreadable(self.files.place, error) from error
 
     def _put_rest(self, row: int, data: bytes, out: Rows) -> None:
         at = 0
@@ -240,7 +187,7 @@ class OpenCacheFiles(OpenCache):
         for array, source in zip(out.arrays, self._rows, strict=True):
             if source is not None:
                 source.gather([Read(indices, [array], out.rows)])
-        marks, pieces = self._marks(indices), self.pieces(out)
+        marks, pieces = self._marks(indices), self._pieces(out)
         right = np.zeros(len(indices), np.bool_)
         for k, (row, index) in enumerate(zip(out.row_numbers(), indices.tolist(), strict=True)):
             rest = self._rest_of(marks[k])
@@ -284,15 +231,15 @@ class OpenCacheFiles(OpenCache):
             return
         apart = (np.diff(wanted) != 1) | (np.diff(numbers) != 1)
         heads = [0, *(apart.nonzero()[0] + 1).tolist(), len(wanted)]
-        pieces = self.pieces(rows)
+        pieces = self._pieces(rows)
         for start, stop in itertools.pairwise(heads):
             try:
-                self.write_run(int(wanted[start]), int(numbers[start]), stop - start, rows, pieces)
+                self._write_run(int(wanted[start]), int(numbers[start]), stop - start, rows, pieces)
             except OSError as error:
                 self.warn(error)
                 return
 
-    def write_run(self, index: int, row: int, count: int, rows: Rows, pieces: list[Any]) -> None:
+    def _write_run(self, index: int, row: int, count: int, rows: Rows, pieces: list[Any]) -> None:
         """Writes neighbouring elements.
 
         Raises:
@@ -311,9 +258,8 @@ class OpenCacheFiles(OpenCache):
             if file is not None and piece is not None:
                 data = piece[row : row + count].reshape(-1).data
                 self.opened[f"{number}.npy"].write(data, file.offset + index * file.strides[0])
-        offset = self.files.index.offset + index * marks[0].nbytes
-        self.opened["index.npy"].write(marks, offset)
-        if index + count <= len(self._state) and self.files.tag:
+        self.opened["index.npy"].write(marks, self.files.index.offset + index * marks[0].nbytes)
+        if self.files.tag:
             self._state[index : index + count] = HELD
 
     def _encoded(self, rows: Rows, row: int, count: int) -> list[bytes]:
@@ -327,14 +273,19 @@ class OpenCacheFiles(OpenCache):
 
     def _append(self, data: bytes) -> np.uint64:
         """Appends leaves without rows; returns their offset."""
-        limit = self.files.rest_limit if self.files.length else None
-        with self._appending() as (file, offset):
-            if limit is not None and offset + len(data) > limit:
-                raise OSError(errno.ENOSPC, "limit= is reached")
-            file.write(data, offset)
+        file, limit = self.opened["rest.bin"], self.files.rest_limit
+        with self._lock:  # `flock` excludes other processes, and ends with them
+            fcntl.flock(file.descriptor, fcntl.LOCK_EX)
+            try:
+                offset = os.fstat(file.descriptor).st_size
+                if limit is not None and offset + len(data) > limit:
+                    raise OSError(errno.ENOSPC, "limit= is reached")
+                file.write(data, offset)
+            finally:
+                fcntl.flock(file.descriptor, fcntl.LOCK_UN)
         return np.uint64(offset)
 
-    def pieces(self, rows: Rows) -> list[npt.NDArray[np.uint8] | None]:
+    def _pieces(self, rows: Rows) -> list[npt.NDArray[np.uint8] | None]:
         """Returns the bytes of each leaf with rows, shape `(rows, nbytes)`; None for other leaves."""
         return [
             array.view(np.ndarray).reshape(len(array), -1).view(np.uint8)
@@ -444,61 +395,77 @@ class _Files:
 
 @final
 class _Recorder:
-    """Writes an epoch of a stream, as the owner of the lock."""
+    """Writes an epoch of a stream from its beginning, as the owner of the lock."""
 
     def __init__(self, cache: OpenCacheFiles, lock: _Descriptor) -> None:
-        self._cache: OpenCacheFiles | None = cache
+        self._cache, self._spec = cache, cache.files.spec
         self._lock: _Descriptor | None = lock
-        self._count, self._pending, self._rest_nbytes = 0, 0, 0
-        self._box = Rows.allocate(cache.files.spec, chunk_count(cache.files.spec))
-        self._write_headers(cache, is_end=True)
-        cache.opened["rest.bin"].write(b"", 0, is_end=True)
-
-    def _write_headers(self, cache: OpenCacheFiles, *, is_end: bool) -> None:
         leaves = ((f"{number}.npy", file) for number, file in enumerate(cache.files.leaves) if file is not None)
-        for name, file in (*leaves, ("index.npy", cache.files.index)):
-            opened = cache.opened[name]
-            opened.write(header(file.dtype, (self._count, *file.row_shape)), 0, is_end=is_end)
-            if not is_end:
-                seal_size(opened.descriptor)
+        self._rows = {**dict(leaves), "index.npy": cache.files.index}
+        self._opened = {name: cache.opened[name] for name in (*self._rows, "rest.bin")}
+        self._begin()
+        self._outs = {
+            name: os.fdopen(each.descriptor, "ab", _BUFFER_NBYTES, closefd=False) for name, each in self._opened.items()
+        }
+
+    def _begin(self) -> None:
+        self._count = self._rest_nbytes = 0
+        self._write_headers(is_end=True)
+
+    def _write_headers(self, *, is_end: bool) -> None:
+        for name, opened in self._opened.items():
+            file = self._rows.get(name)
+            head = b"" if file is None else header(file.dtype, (self._count, *file.row_shape))
+            opened.write(head, 0, is_end=is_end)
 
     def put(self, leaves: Leaves) -> None:
-        if self._cache is not None:
-            self._box.put(self._pending, leaves)
-            self._pending += 1
-            values = zip(self._cache.files.spec.leaves, leaves, strict=True)
-            self._rest_nbytes += sum(value_nbytes(leaf, value) for leaf, value in values if not has_rows(leaf))
-            if self._pending == len(self._box.arrays[0]) or self._rest_nbytes >= CHUNK_NBYTES:
-                self._flush(self._cache)
+        if self._lock is not None:
+            with self._giving_up():
+                self._put(leaves)
 
-    def _flush(self, cache: OpenCacheFiles) -> None:
-        limit = cache.files.limit
+    def _put(self, leaves: Leaves) -> None:
+        checksum, rest = zlib.crc32(self._count.to_bytes(8, "little")), b""
+        for number, (leaf, value) in enumerate(zip(self._spec.leaves, leaves, strict=True)):
+            if has_rows(leaf):
+                data = np.asarray(value, leaf.dtype).tobytes()
+                self._outs[f"{number}.npy"].write(data)
+                checksum = zlib.crc32(data, checksum)
+            else:
+                rest += encode(leaf, value)
+        mark = [zlib.crc32(rest, checksum) << 32 | int(_trusted(self._cache.files))]
+        if self._cache.files.has_rest:
+            mark = [self._rest_nbytes, len(rest), *mark]
+        self._outs["rest.bin"].write(rest)
+        self._outs["index.npy"].write(np.array(mark, "<u8").tobytes())
+        self._count, self._rest_nbytes = self._count + 1, self._rest_nbytes + len(rest)
+        limit = self._cache.files.limit
+        if limit is not None and self._count * row_nbytes(self._spec) + self._rest_nbytes > limit:
+            raise OSError(errno.ENOSPC, f"limit={limit:,} bytes is reached, and a stream is kept whole or not")
+
+    @contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        """Where a write fails, ends the writing and frees the room."""
         try:
-            if self._pending:
-                cache.write_run(self._count, 0, self._pending, self._box, cache.pieces(self._box))
-            self._count += self._pending
-            self._pending, self._rest_nbytes = 0, 0
-            if limit is not None and self._count * row_nbytes(cache.files.spec) + cache.rest_nbytes() > limit:
-                raise OSError(errno.ENOSPC, f"limit={limit:,} bytes is reached, and a stream is kept whole or not")
+            yield
         except OSError as error:
-            self._give_up(cache, error)
-
-    def _give_up(self, cache: OpenCacheFiles, error: OSError) -> None:
-        cache.warn(error)
-        self._cache, self._count = None, 0
-        with suppress(OSError):
-            self._write_headers(cache, is_end=True)
-            cache.opened["rest.bin"].write(b"", 0, is_end=True)
+            self._cache.warn(error)
+            self.close()
+            with suppress(OSError):
+                self._begin()
 
     def finish(self) -> None:
-        if self._cache is not None:
-            self._flush(self._cache)
-        if (cache := self._cache) is not None:
-            try:
-                self._write_headers(cache, is_end=False)
-                cache.opened["count"].write((self._count + 1).to_bytes(8, "little"), 0)
-            except OSError as error:
-                self._give_up(cache, error)
+        if self._lock is None:
+            return
+        with self._giving_up():
+            for out in self._outs.values():
+                out.flush()
+            self._write_headers(is_end=False)
+            for opened in self._opened.values():
+                seal_size(opened.descriptor)
+            self._cache.opened["count"].write((self._count + 1).to_bytes(8, "little"), 0)
 
     def close(self) -> None:
+        for out in self._outs.values():
+            with suppress(OSError):
+                out.close()
         self._lock = None

@@ -23,13 +23,6 @@ def encode(leaf: ArraySpec, value: Any) -> bytes:
     return sizes.tobytes() + b"".join(raw)
 
 
-def value_nbytes(leaf: ArraySpec, value: Any) -> int:
-    """Returns the approximate bytes of a value of a leaf."""
-    if leaf.dtype.itemsize:
-        return int(np.asarray(value, leaf.dtype).nbytes)
-    return sum(map(len, np.asarray(value, object).ravel().tolist()))
-
-
 def decode(leaf: ArraySpec, data: memoryview) -> tuple[Any, int]:
     """Returns a value that `encode` wrote, in memory of its own, and its bytes there."""
     shape = tuple(np.frombuffer(data, "<i8", len(leaf.shape)).tolist())

@@ -23,7 +23,6 @@ from penstock.sources._cachefiles import (
     recorded_spec,
     require_own,
     row_nbytes,
-    stream_length,
 )
 from penstock.sources._cacheopen import OpenCacheFiles, holds_all
 
@@ -155,12 +154,13 @@ class CacheDirectory(_Store):
         return super().complete(asked)
 
     def _complete_stream(self) -> Whole | None:
-        if stream_length(self._path, self.steps) is None:
+        place = os.path.join(self._path, self.fingerprint, "count")
+        if recorded_count(place) is None:
             return None
         spec = recorded_spec(self._path, self.steps, None) or self._before.spec
         with self._lock:
             files = self._make(spec)
-            if (count := stream_length(self._path, self.steps)) is None:  # it was damaged, and is set aside
+            if (count := recorded_count(place)) is None:  # it was damaged, and is set aside
                 return None
             self._files = files.grown(count)
         return Whole(spec, count)
