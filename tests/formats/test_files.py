@@ -218,12 +218,6 @@ def test_a_file_that_takes_more_than_the_limit_is_refused_before_it_is_read(fold
         ),
     ):
         ds[2]
-    with open("words/dog/1.wav", "wb") as file:
-        file.truncate(1 << 40)
-    with pytest.raises(
-        ps.SourceError, match=r"has 1,099,511,627,776 bytes or more: at most 4,294,967,295 are read\. Lea"
-    ):
-        ds[2]
 
 
 @pytest.mark.parametrize("executor", ["inline", "threads"])
@@ -312,7 +306,5 @@ def test_paths_and_labels_are_had_without_opening_files(tmp_path):
     assert ds.select(["label"])[1] == {"label": 1}
     with pytest.raises(ps.SourceError, match=r"a/1\.wav \(element 0\) cannot be read"):
         ds.select("bytes")[0]
-    with pytest.raises(
-        ps.SourceError, match=r"is a directory\. Name the files in it, as by the pattern .*/\*/\*\.wav'"
-    ):
+    with pytest.raises(ps.SourceError, match=r"is a directory\. Name the files in it, as by the pattern .*/\*'"):
         ps.from_files(tmp_path)

@@ -306,10 +306,6 @@ def _folder(path: Path) -> None:
     path.mkdir()
 
 
-def _large(path: Path) -> None:
-    os.truncate(path, 3 << 30)  # of which the disk holds nothing
-
-
 def _empty(path: Path) -> None:
     os.truncate(path, 0)
 
@@ -330,7 +326,6 @@ def _cut(path: Path) -> None:
         (_vanish, "cannot be read: No such file or directory. Put it back"),
         (_pipe, "is no file, but a folder, pipe or device"),
         (_folder, "is no file, but a folder, pipe or device"),
-        (_large, "has 3,221,225,472 bytes or more, which is no image"),
         (_empty, "empty"),
         (_cut, "truncated"),
         (_bomb, "100,?000"),

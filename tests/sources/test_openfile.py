@@ -76,7 +76,7 @@ def test_large_range_does_not_keep_its_memory(files, monkeypatch):
     for size in (300, 5000, 300):
         for _ in opened.chunks(np.array([2]), np.array([0]), np.array([size])):
             pass
-        assert opened._own.memory is None or len(opened._own.memory) <= 1000
+        assert opened._memory._own.memory is None or len(opened._memory._own.memory) <= 1000
 
 
 def test_read_beyond_the_end_names_file_and_byte(files):
@@ -276,12 +276,3 @@ def test_braces_are_files_in_the_given_order(tmp_path, monkeypatch):
     assert [file.name for file in _openfile.find("test", "{a,b}")] == ["{a,b}"]
     with pytest.raises(ps.SourceError, match=r"/a-11 cannot be read: No such file"):
         _openfile.find("test", "a-{09..11}")
-
-
-def test_braces_of_too_many_paths_are_refused_before_they_are_made():
-    with pytest.raises(
-        ps.ArgumentError, match=r"\}x stands for 10,000,000 paths or more, and 1,048,576 are the most\."
-    ):
-        list(_openfile.expanded("{0..9}{0..999999}x"))
-    with pytest.raises(ps.ArgumentError, match=r"stands for 1,000,000,000,000,000,000 paths or more"):
-        list(_openfile.expanded("{0..999999999999999999}"))

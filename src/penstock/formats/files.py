@@ -28,7 +28,6 @@ from penstock.sources._store import StorageOptions
 from penstock.sources._wholefiles import Bytes, Labels, Objects, OpenWholeFiles, WholeFiles
 
 # A sparse file might be larger than memory.
-_LARGEST_NBYTES: Final = 1 << 32
 _MAX_TABLE_NBYTES: Final = 256 << 20
 """The bytes of a table of labels, which is read into memory."""
 _NUMBERS: Final = (
@@ -153,8 +152,6 @@ class FilesSource(WholeFiles):
 class OpenFilesSource(OpenWholeFiles):
     """Reads files into memory of their elements."""
 
-    largest = _LARGEST_NBYTES, ""
-
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests, one file after the other. Raises as `contents`."""
         source = self._source
@@ -170,9 +167,8 @@ class OpenFilesSource(OpenWholeFiles):
                 for row, data in zip(rows.tolist(), self.contents(read.indices), strict=True):
                     outs["bytes"][row] = data
 
-    def _memory(self, nbytes: int, index: int) -> Bytes:
+    def _take(self, nbytes: int) -> Bytes:
         """The memory of an element, which belongs to the caller."""
-        self._require_room(index, nbytes)
         return np.empty(nbytes, np.uint8)
 
 

@@ -4,6 +4,11 @@ A block is what a plan reads at once: the neighbouring ranges of one element, if
 parts of 8 MiB; of smaller ones a cell of 64 KiB of the file. So a block is the same in each epoch, whatever is read
 beside it, and a miss fetches no more than was wanted. Joined requests are cut into blocks when they arrive.
 
+A full cache. Blocks of data that no run reads go first, the least recently used before the others. Then what is there
+stays: a block of one element is wanted once an epoch, so another in its place is of no more use. But a cell has several
+elements, and neighbours in a window want it soon. So new cells replace those that came last, which take 1/32 of the
+limit.
+
 Threads. Any number may read. `_lock` protects the tables. Blocks are written by the threads of the fetcher when their
 request arrives, or by the reader if a block came in several requests.
 
@@ -19,6 +24,7 @@ import itertools
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol, TypeVar, final
@@ -28,11 +34,8 @@ import numpy.typing as npt
 
 from penstock.base._errors import SourceError
 from penstock.base._retries import LOOK_S, RetryBudget, retry_budget
-from penstock.memory._rows import Indices
-from penstock.plan._order import Position, ReadOrder
 from penstock.sources._diskcache import BlockName, CacheFolder, DiskCache, disk_nbytes, object_names
 from penstock.sources._fetch import KEPT_ANNOUNCEMENTS, PART_NBYTES, Fetcher, RangeFile, copy_parts, is_joined
-from penstock.sources._nextuse import NextUse, Shelf
 from penstock.sources._store import StorageOptions
 
 Integers = npt.NDArray[np.int64]
@@ -47,8 +50,8 @@ CLOSE_S: Final = 5.0
 """The time that `close` waits for blocks that are being written."""
 STREAM_NBYTES: Final = 1 << 20
 """The cells of files that a library reads by itself."""
-ORDER_NBYTES: Final = 64
-"""Memory for each element of a source whose cache is smaller than the data: see `_nextuse.py`, and its sorting."""
+_CELL_SHARE: Final = 32
+"""Of the limit, for cells that replace each other in a full cache."""
 _KEPT: Final = KEPT_ANNOUNCEMENTS + 2
 _NEVER: Final = 1 << 62
 _MOST_SEEN: Final = 1 << 24
@@ -166,45 +169,19 @@ class BlockReader:
         self._storing_count = 0
         """Threads that write a block; `close` waits for them, or the end of the process would lose what they have."""
         self._names: dict[int, tuple[str, str] | None] = {}
-        self._pending: dict[int, dict[Block, Position | None]] = {}
-        """Claimed blocks of each file that were requested, with the batches that they are for."""
+        self._pending: dict[int, set[Block]] = {}
+        """Claimed blocks of each file that were requested."""
         self._requested: dict[Block, int] = {}
         """Blocks that the fetcher holds or requests, with the serial number of their announcement."""
         self._held: set[str] = set()
         self._serial = 0
         self._evicting = threading.Lock()
-        self._shelf: Shelf | None = None
-        self._unused: list[BlockName] = []
+        self._unused: deque[BlockName] | None = None
+        """Blocks of data that no run reads; None before they were looked for."""
+        self._cells: deque[Block] = deque(maxlen=max(1, cache.nbytes // (_CELL_SHARE * CELL_NBYTES)))
+        """The last cells that were stored."""
         self._fetched_nbytes = 0
-        self._future: tuple[ReadOrder, NextUse] | None = None
-        self._now: Position | None = None
-        self._ahead: Position | None = None
         self.hit_count = self.miss_count = 0
-
-    def follow(
-        self,
-        order: ReadOrder,
-        now: Position,
-        ahead: Position,
-        ranges: Callable[[Indices], tuple[Integers, Integers, Integers, int]],
-    ) -> None:
-        """Says where the run is in its order.
-
-        Args:
-            order: The order.
-            now: The batch that is read.
-            ahead: The last batch that is announced.
-            ranges: Returns the ranges of elements, see `spans_of`.
-        """
-        if self._future is None or self._future[0] is not order:
-
-            def ids(elements: Indices) -> Integers:
-                numbers, offsets, sizes, width = ranges(elements)
-                spans = self.spans(numbers, offsets, sizes, width)
-                return (self._bases[numbers] + spans.starts).reshape(-1, max(1, width))
-
-            self._future = order, NextUse(order, ids)
-        self._now, self._ahead = now, ahead
 
     # Reading.
 
@@ -234,18 +211,17 @@ class BlockReader:
         wanted = [
             block
             for block in dict.fromkeys(itertools.chain.from_iterable(blocks))
-            if self._request(block, self._ahead, self._serial)
+            if self._request(block, self._serial)
         ]
         if wanted:
             number, start, stop = np.array(wanted, np.int64).T
             self._fetcher.announce(number, start, stop - start, limit_s)
 
-    def _request(self, block: Block, position: Position | None, serial: int = _NEVER) -> bool:
+    def _request(self, block: Block, serial: int = _NEVER) -> bool:
         """Claims a block, unless it is on the disk, or claimed by another thread or process.
 
         Args:
             block: The block.
-            position: The batch that it is for.
             serial: The number of the announcement; `_NEVER` for a reader, which may take over an announced block.
         """
         name = self._name(block)
@@ -264,7 +240,7 @@ class BlockReader:
         with self._lock:
             self._requested[block] = serial
             if name is not None:
-                self._pending.setdefault(block.number, {})[block] = position
+                self._pending.setdefault(block.number, set()).add(block)
         return True
 
     def read(self, wanted: Sequence[tuple[int, int, Bytes]], asker: RetryBudget, spans: Spans | None) -> None:
@@ -301,12 +277,12 @@ class BlockReader:
         missing = {block: parts for block, parts in wanted.items() if not self._hit(block, parts)}
         if not missing:
             return
-        others = [block for block in missing if not self._request(block, self._now)]
+        others = [block for block in missing if not self._request(block)]
         self._download([block for block in missing if block not in set(others)], missing, asker)
         ends_s = time.monotonic() + PATIENCE_S
         for block in others:
             while not self._hit(block, missing[block]):
-                if self._request(block, self._now) or time.monotonic() > ends_s:
+                if self._request(block) or time.monotonic() > ends_s:
                     self._download([block], missing, asker)
                     break
                 asker.pause(LOOK_S)
@@ -344,7 +320,7 @@ class BlockReader:
 
     def _keep(self, block: Block, parts: Sequence[tuple[int, memoryview]]) -> None:
         """Stores a block that the thread of the fetcher did not, because it came in parts, or with an older request."""
-        if block not in self._pending.get(block.number, {}):
+        if block not in self._pending.get(block.number, ()):
             return
         start, data = parts[0]
         if len(parts) > 1:
@@ -358,17 +334,18 @@ class BlockReader:
         with self._lock:
             self._requested.pop(block, None)
         name = self._name(block)
-        if self._take(block)[0] and name is not None:
+        if self._take(block) and name is not None:
             self._folder.leave(name)
 
-    def _take(self, block: Block) -> tuple[bool, Position | None]:
-        """Takes a block out of those that are to be stored. Whether it was there, and the batch that it is for."""
+    def _take(self, block: Block) -> bool:
+        """Takes a block out of those that are to be stored. Whether it was there."""
         with self._lock:
-            blocks = self._pending.get(block.number, {})
-            is_pending, position = block in blocks, blocks.pop(block, None)
+            blocks = self._pending.get(block.number, set())
+            is_pending = block in blocks
+            blocks.discard(block)
             if is_pending and not blocks:
                 del self._pending[block.number]
-            return is_pending, position
+            return is_pending
 
     def close(self) -> None:
         """Drops all requests and claims."""
@@ -415,7 +392,7 @@ class BlockReader:
     def _arrived(self, number: int, start: int, data: memoryview) -> None:
         """Stores the blocks in an answer. Called by the threads of the fetcher."""
         with self._lock:
-            blocks = list(self._pending.get(number, {}))
+            blocks = list(self._pending.get(number, ()))
         with suppress(SourceError):  # closed meanwhile
             for block in blocks:
                 if start <= block.start and block.stop <= start + len(data):
@@ -427,24 +404,19 @@ class BlockReader:
         with self._lock:
             self._storing_count += 1
         try:
-            is_pending, position = self._take(block)
-            if is_pending and name is not None:
-                self._write(folder, name, block, position, data)
+            if self._take(block) and name is not None:
+                self._write(folder, name, block, data)
         finally:
             with self._lock:
                 self._storing_count -= 1
                 self._stored.notify_all()
 
-    def _write(
-        self, folder: CacheFolder, name: BlockName, block: Block, position: Position | None, data: memoryview
-    ) -> None:
+    def _write(self, folder: CacheFolder, name: BlockName, block: Block, data: memoryview) -> None:
         try:
             size = disk_nbytes(name)
             self._fetched_nbytes += size
-            if self._has_room(block, size, position) and folder.store(name, data):
-                with self._evicting:
-                    if self._shelf is not None:
-                        self._shelf.add(self._id(block), block.stop - block.start)
+            if self._has_room(block, size) and folder.store(name, data) and _is_cell(block):
+                self._cells.append(block)
         finally:
             folder.leave(name)
 
@@ -453,46 +425,30 @@ class BlockReader:
     def _id(self, block: Block) -> int:
         return int(self._bases[block.number]) + block.start
 
-    def _has_room(self, block: Block, size: int, position: Position | None) -> bool:
+    def _has_room(self, block: Block, size: int) -> bool:
         """Reserves room for a block. Deletes others if that is right."""
         limit = self._cache.nbytes
         if self._folder.reserve(size, limit):
             return True
-        if size > limit or not self._evicting.acquire(blocking=False):  # another thread makes room now
-            return False
+        if size > limit or self._folder.is_failing or not self._evicting.acquire(blocking=False):
+            return False  # or another thread makes room now
         try:
-            with suppress(SourceError):  # an element is incomplete, which its read reports
-                return self._makes_room(block, size, position) and self._folder.reserve(size, limit)
-            return False
-        finally:
-            self._evicting.release()
-
-    def _makes_room(self, block: Block, size: int, position: Position | None) -> bool:
-        if self._shelf is None or self._fetched_nbytes > self._cache.nbytes:
-            self._look()  # what other processes did meanwhile
-        if self._unused:
+            if self._unused is None or self._fetched_nbytes > limit:
+                self._look()  # what other processes did meanwhile
+            assert self._unused is not None
             freed = 0
-            while self._unused and freed < max(size, self._cache.nbytes // 64):
-                name = self._unused.pop(0)
+            while self._unused and freed < max(size, limit // 64):
+                name = self._unused.popleft()
                 freed += disk_nbytes(name)
                 self._folder.delete(name)
-            return True
-        if self._future is None or self._now is None:
-            return False  # the order is not known: what is there stays
-        future = self._future[1]
-        now = future.time(*self._now, is_now=True)
-        assert now is not None
-        used_at = None if position is None else future.time(*position)
-        next_use = int(future.after(np.array([self._id(block)]), now if used_at is None else used_at)[0])
-        assert self._shelf is not None
-        victims = self._shelf.offer(size, next_use, lambda ids: future.after(ids, now - 1))
-        for victim, nbytes in victims or ():
-            self._seen[self._mark(victim)] = False
-            number = int(np.searchsorted(self._bases, victim, "right")) - 1
-            start = victim - int(self._bases[number])
-            if (gone := self._name(Block(number, start, start + nbytes))) is not None:
-                self._folder.delete(gone)
-        return victims is not None
+            if not freed and _is_cell(block) and self._cells:
+                victim = self._cells.popleft()
+                self._seen[self._mark(self._id(victim))] = False
+                if (gone := self._name(victim)) is not None:
+                    self._folder.delete(gone)
+            return self._folder.reserve(size, limit)
+        finally:
+            self._evicting.release()
 
     def _look(self) -> None:
         """Lists the blocks that may be evicted."""
@@ -500,11 +456,13 @@ class BlockReader:
         named = ((number, self._name(Block(number, 0, 0))) for number in range(len(self._file_nbytes)))
         numbers = {name.object: number for number, name in named if name is not None}
         mine, unused = self._folder.blocks(self._held)
-        self._shelf = Shelf(self._cache.nbytes)
-        for name in mine:
-            if name.object in numbers:
-                self._shelf.add(self._id(Block(numbers[name.object], name.start, name.stop)), name.stop - name.start)
-        self._unused = unused
+        mine = [name for name in mine if name.object in numbers]
+        self._cells.extend(filter(_is_cell, (Block(numbers[name.object], name.start, name.stop) for name in mine)))
+        self._unused = deque(unused)
+
+
+def _is_cell(block: Block) -> bool:
+    return block.start % CELL_NBYTES == 0 and block.stop - block.start <= CELL_NBYTES
 
 
 @final

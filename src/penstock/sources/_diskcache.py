@@ -71,16 +71,14 @@ class DiskCache:
 
     Parts that were read over the network once are read from the folder after, in later epochs and by later runs. All
     processes of a user on a machine may share it, whatever they read. Of several that want the same part, one
-    downloads it. If the limit is smaller than the data, parts that are wanted soonest stay: the order of a shuffled
-    dataset is known ahead, across epochs. Parts that the order says nothing about are kept as they come, and what
-    finds no room is read over the network. Data that no run reads any more go first.
+    downloads it. If the limit is smaller than the data, data that no run reads any more go first, those that were used
+    least recently before the others. Then parts stay as they came, and what finds no room is read over the network.
 
     An object that is replaced has another ETag, so old bytes are never read for it. Objects without a version are not
     kept. The folder is made in `folder` for the present user, and no other user's is read. A process may be killed at
     any moment, and the disk may be full. Then parts are read over the network, and the log says so once.
 
-    Order, random access: unchanged. Memory: 32 bytes a kept part and its next use in each process that reads, if the
-    limit is smaller than the data.
+    Order, random access: unchanged. Memory: some 100 bytes for each part of the cells that change, in each process.
 
     Args:
         folder: A folder on a local disk, made if need be. Worker processes and Ray nodes use it by this name.
@@ -134,7 +132,7 @@ class DiskCache:
         """Warns if the limit is below the size of the data."""
         if nbytes > self.nbytes:
             _log.warning(
-                "The cache in %s may take %s bytes, and the data have %s. What is wanted soonest stays; the rest is "
+                "The cache in %s may take %s bytes, and the data have %s. What comes first stays; the rest is "
                 "read over the network in each epoch. Give it a larger nbytes= to read from the disk alone.",
                 self.folder,
                 f"{self.nbytes:,}",
@@ -220,7 +218,7 @@ class CacheFolder:
         """Blocks that are there and cannot be read: they are not waited for."""
         self._numbers = itertools.count()
         self._boot = _boot()
-        self._is_failing = False
+        self.is_failing = False
         self._slot = next((slot for slot in range(SLOT_COUNT) if self._try_lock(slot)), None)
         self._nbytes = self._unwritten_nbytes = 0
         if self._slot is not None:
@@ -288,7 +286,7 @@ class CacheFolder:
 
     def reserve(self, nbytes: int, limit: int) -> bool:
         """Adds bytes to what the cache takes; not beyond the limit, even if several processes do so at once."""
-        if self._slot is None or self._is_failing:
+        if self._slot is None or self.is_failing:
             return False
         with self._lock:
             self._add(nbytes)
@@ -382,8 +380,8 @@ class CacheFolder:
         return True
 
     def _fail(self, error: OSError) -> None:
-        if not self._is_failing:
-            self._is_failing = True
+        if not self.is_failing:
+            self.is_failing = True
             _log.warning(
                 "The cache in %s cannot be written: %s. What is in it is used; the rest is read over the network.",
                 self.path,
@@ -397,31 +395,30 @@ class CacheFolder:
             self.release(disk_nbytes(name))
 
     def blocks(self, folders: set[str]) -> tuple[list[BlockName], list[BlockName]]:
-        """Returns the blocks of some folders, and those of folders that no running process reads, the oldest first.
+        """Returns the blocks of some folders, and those of folders that no running process reads.
 
-        Corrects the count of bytes, which a killed process may have left too high, if no other process runs now.
+        Those that were used least recently come first, as far as the file system notes it. Corrects the count of bytes,
+        which a killed process may have left too high, if no other process runs now.
         """
         with self._lock:
-            mine, unused, too_many = [], [], self.nbytes - self._unwritten_nbytes
+            too_many = self.nbytes - self._unwritten_nbytes
             is_alone = not any(self._is_locked(slot) for slot in range(SLOT_COUNT) if slot != self._slot)
+        found: list[tuple[float, BlockName]] = []
         with suppress(OSError):
             for folder in os.listdir(self.path):
                 if len(folder) != 16:
                     continue
-                is_mine = folder in folders
-                is_unused = not is_mine and not self._is_held(folder)
                 with os.scandir(f"{self.path}/{folder}") as entries:
                     for entry in entries:
-                        if found := _NAME.fullmatch(entry.name):
-                            name = BlockName(folder, found[1], int(found[2]), int(found[3]))
-                            too_many -= disk_nbytes(name)
-                            if is_mine:
-                                mine.append(name)
-                            elif is_unused:
-                                unused.append((entry.stat().st_mtime, name))
-            if is_alone and too_many > 0:  # blocks that came meanwhile make it smaller
-                self.release(too_many)
-        return mine, [name for _, name in sorted(unused)]
+                        if match := _NAME.fullmatch(entry.name):
+                            status, name = entry.stat(), BlockName(folder, match[1], int(match[2]), int(match[3]))
+                            found.append((max(status.st_atime, status.st_mtime), name))
+            if is_alone and (too_many := too_many - sum(disk_nbytes(name) for _, name in found)) > 0:
+                self.release(too_many)  # blocks that came meanwhile make it smaller
+        names = [name for _, name in sorted(found)]
+        others = {name.folder for name in names} - folders
+        unused = {folder for folder in others if not self._is_held(folder)}
+        return [name for name in names if name.folder in folders], [name for name in names if name.folder in unused]
 
     def _sweep(self) -> None:
         """Deletes what dead processes left unfinished. Their slots are free."""

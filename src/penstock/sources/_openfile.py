@@ -50,9 +50,8 @@ from penstock.base._threads import starting_threads
 from penstock.base._travel import leaves_machine
 from penstock.base._units import size_text
 from penstock.memory._rows import Indices
-from penstock.plan._order import Position, ReadOrder
 from penstock.plan._source import Read, Source
-from penstock.sources._blocks import ORDER_NBYTES, BlockReader, Spans
+from penstock.sources._blocks import BlockReader, Spans
 from penstock.sources._diskcache import DiskCache
 from penstock.sources._fetch import AHEAD_NBYTES, MEMORY_COUNT, Fetcher, is_joined
 from penstock.sources._listing import matching
@@ -71,7 +70,6 @@ _CHUNK_NBYTES: Final = 1 << 21
 _REMOTE_CHUNK_NBYTES: Final = 16 << 20
 # A gap up to this size between two ranges is read too, because a read costs more.
 _GAP_NBYTES: Final = 4 << 10
-# Larger memory is freed after use, so that one large record does not cost it for the rest of the run.
 _KEPT_NBYTES: Final = 8 << 20
 # Begins the version of a local file that travels to other machines.
 _CONTENT: Final = "content "
@@ -86,8 +84,6 @@ _SCAN_MOST_NBYTES: Final = 4 << 20
 _JUMP_NBYTES: Final = 32 << 10
 # A process may have 1,024 files open by default, and other code needs some.
 _MAX_OPEN: Final = 128
-_MOST_PATHS: Final = 1 << 20
-"""The paths that the braces of one stand for."""
 _BRACES: Final = re.compile(r"\{([0-9]{1,18}\.\.[0-9]{1,18}|[^{},]*(?:,[^{},]*)+)\}")
 # The kernel cuts an announcement to the device's readahead, and drops the rest.
 _ADVICE_NBYTES: Final = 128 << 10
@@ -362,14 +358,7 @@ class FilesSource(Source):
 
     @property
     def kept_nbytes(self) -> int:
-        return MEMORY_COUNT * self.ahead_nbytes + self._order_nbytes if self.is_remote else 0
-
-    @property
-    def _order_nbytes(self) -> int:
-        """The memory for the order of reads, if a cache is smaller than the data."""
-        cache = next((file.cache for file in self.files if file.cache is not None), None)
-        is_small = cache is not None and cache.nbytes < sum(file.nbytes for file in self.files)
-        return ORDER_NBYTES * len(self) if is_small else 0
+        return MEMORY_COUNT * self.ahead_nbytes if self.is_remote else 0
 
     @cached_property
     def ahead_nbytes(self) -> int:
@@ -380,7 +369,7 @@ class FilesSource(Source):
         if nbytes >= self.kept_nbytes:
             return self
         made = copy.copy(self)
-        made.__dict__["ahead_nbytes"] = max(0, nbytes - self._order_nbytes) // MEMORY_COUNT
+        made.__dict__["ahead_nbytes"] = nbytes // MEMORY_COUNT
         return made
 
     def __str__(self) -> str:
@@ -463,6 +452,41 @@ class Chunk(NamedTuple):
     """The start of each range in `data`, shape `(n,)`."""
 
 
+@final
+class ThreadMemory:
+    """Memory of each thread for what it reads, used again.
+
+    Larger memory is freed after use, so that one large element does not cost it for the rest of the run.
+
+    Args:
+        least_nbytes: The bytes that a thread takes at first.
+    """
+
+    def __init__(self, least_nbytes: int) -> None:
+        self._least_nbytes, self._own = least_nbytes, threading.local()
+
+    def take(self, nbytes: int) -> Bytes:
+        """Returns memory, whose content the next call may replace."""
+        memory: Bytes | None = getattr(self._own, "memory", None)
+        if memory is None or len(memory) < nbytes:
+            memory = np.empty(max(nbytes, self._least_nbytes), np.uint8)
+            self._own.memory = memory if nbytes <= _KEPT_NBYTES else None
+        return memory[:nbytes]
+
+
+def require_room(what: str, nbytes: int) -> None:
+    """Refuses to take more memory than `memory_limit` leaves; `what` begins the message.
+
+    Raises:
+        SourceError: It is more.
+    """
+    if nbytes > (room_nbytes := retry_budget().room_nbytes):
+        raise SourceError(
+            f"{what} {size_text(nbytes)}, above the {size_text(int(room_nbytes))} that memory_limit leaves to each "
+            "worker. Raise memory_limit, take fewer workers=, or leave it out."
+        )
+
+
 class OpenFiles:
     """Reads files, with at most `_MAX_OPEN` open at once. Remote files are read by a `Fetcher`.
 
@@ -473,7 +497,7 @@ class OpenFiles:
         self.files = files
         self._opened: dict[int, ByteSource] = {}
         self._lock = threading.Lock()
-        self._own = threading.local()
+        self._memory = ThreadMemory(_CHUNK_NBYTES)
         self._is_far = np.array([not file.is_local for file in files], np.bool_)
         """Of each file, whether it is remote."""
         self._is_remote = bool(self._is_far.any())
@@ -501,13 +525,13 @@ class OpenFiles:
         if spans is not None and order is not None:
             spans = spans.of(order)
         for first, last, heads, starts, total in self._cut(numbers, offsets, sizes):
-            data = self._memory(total)
+            data = self._memory.take(total)
             ends = np.append(heads[1:], last) - 1
             at = starts[heads - first]
             nbytes = starts[ends - first] + sizes[ends] - at
             self._read(numbers[heads], offsets[heads], data, at, nbytes, None if spans is None else spans.of(heads))
             members = np.arange(first, last) if order is None else order[first:last]
-            yield Chunk(members, data[:total], starts)
+            yield Chunk(members, data, starts)
 
     def _cut(
         self, numbers: Integers, offsets: Integers, sizes: Integers
@@ -530,13 +554,6 @@ class OpenFiles:
             heads = np.append(first, np.flatnonzero(~joined[first : last - 1]) + first + 1)
             yield first, last, heads, starts, int(starts[-1] + sizes[last - 1])
             first = last
-
-    def _memory(self, nbytes: int) -> Bytes:
-        memory: Bytes | None = getattr(self._own, "memory", None)
-        if memory is None or len(memory) < nbytes:
-            memory = np.empty(max(nbytes, _CHUNK_NBYTES), np.uint8)
-            self._own.memory = memory if nbytes <= _KEPT_NBYTES else None
-        return memory
 
     def _read(
         self, numbers: Integers, offsets: Integers, data: Bytes, starts: Integers, sizes: Integers, spans: Spans | None
@@ -642,13 +659,9 @@ class RecordReader(OpenFiles):
             return
         numbers, offsets, sizes = self.ranges(elements)
         width = len(sizes) // len(elements)
-        if sizes.max(initial=0) > (room_nbytes := retry_budget().room_nbytes):
+        if len(sizes):
             largest = int(np.argmax(sizes))
-            raise SourceError(
-                f"{self._source.describe(int(elements[largest // width]))} has {size_text(int(sizes[largest]))}, above "
-                f"the {size_text(int(room_nbytes))} that memory_limit leaves to each worker. Raise memory_limit, take "
-                "fewer workers=, or write smaller elements."
-            )
+            require_room(f"{self._source.describe(int(elements[largest // width]))} has", int(sizes[largest]))
         firsts = bounds_of(len(read.indices) * width for read in reads)
         for members, data, starts in self.chunks(numbers, offsets, sizes, width):
             for number, read in enumerate(reads):
@@ -657,23 +670,10 @@ class RecordReader(OpenFiles):
                     found = members[mine]
                     yield read, Chunk(found - firsts[number], data, starts[mine]), sizes[found]
 
-    def _ranges(self, elements: Indices) -> tuple[Integers, Integers, Integers, int]:
-        """The same, and the number of ranges of an element."""
-        numbers, offsets, sizes = self.ranges(elements)
-        return numbers, offsets, sizes, len(sizes) // max(1, len(elements))
-
     def advise(self, indices: Indices) -> None:
         with suppress(SourceError):  # the read reports it
-            self.announce(*self._ranges(indices))
-
-    @property
-    def follows_order(self) -> bool:
-        return self._blocks is not None
-
-    def follow(self, order: ReadOrder, now: Position, ahead: Position) -> None:
-        """See `plan/_order.py`."""
-        if self._blocks is not None:
-            self._blocks.follow(order, now, ahead, self._ranges)
+            numbers, offsets, sizes = self.ranges(indices)
+            self.announce(numbers, offsets, sizes, len(sizes) // max(1, len(indices)))
 
 
 def block_reader(
@@ -774,25 +774,21 @@ def expanded(path: str) -> Iterator[str]:
 
     Numbers have the digits of the longer of the two, if one of these begins with a 0 before others. A file of this very
     name is meant alone.
-
-    Raises:
-        ArgumentError: They are more than `_MOST_PATHS`.
     """
     parts = _BRACES.split(path)
     if len(parts) == 1 or (not is_remote(path) and os.path.exists(path)):
         yield path
         return
-    choices, count = [], 1
+    choices = []
     for each in parts[1::2]:
-        first, dots, last = each.partition("..") if "," not in each else ("", "", "")
+        if "," in each:
+            choices.append(each.split(","))
+            continue
+        first, _, last = each.partition("..")
         is_padded = any(len(number) > 1 and number[0] == "0" for number in (first, last))
         width = max(len(first), len(last)) if is_padded else 0
-        step = 1 if not dots or int(first) <= int(last) else -1
-        numbers = range(int(first), int(last) + step, step) if dots else range(0)
-        words = [] if dots else each.split(",")
-        if (count := count * (len(numbers) + len(words))) > _MOST_PATHS:
-            raise ArgumentError(f"{path} stands for {count:,} paths or more, and {_MOST_PATHS:,} are the most.")
-        choices.append(words + [f"{number:0{width}}" for number in numbers])
+        step = 1 if int(first) <= int(last) else -1
+        choices.append([f"{number:0{width}}" for number in range(int(first), int(last) + step, step)])
     for chosen in itertools.product(*choices):
         yield "".join(itertools.chain(*zip(parts[::2], [*chosen, ""], strict=True)))
 
@@ -811,22 +807,14 @@ def _matches(path: str, options: StorageOptions | None) -> Sequence[File | str]:
         path = path.removeprefix("file://").removeprefix("local://")
         require_path(path)
         if os.path.isdir(path):
-            raise SourceError(f"{path} is a directory. Name the files in it, as by the pattern {_pattern_in(path)!r}.")
+            pattern = os.path.join(glob.escape(path), "*")
+            raise SourceError(f"{path} is a directory. Name the files in it, as by the pattern {pattern!r}.")
         if not glob.has_magic(path) or os.path.exists(path):
             return [os.path.abspath(path)]
         found = [os.path.abspath(each) for each in matching(path) if not os.path.isdir(each)]
     if not found:
         raise SourceError(f"No file fits the pattern {path}.{home_cure(path)}")
     return found
-
-
-def _pattern_in(folder: str) -> str:
-    """A pattern of files in a folder, or in the folders in it, by the ending that some of them have."""
-    pattern = os.path.join(glob.escape(folder), "*")
-    inside = sorted(glob.iglob(os.path.join(pattern, "*.*")))
-    found = inside or sorted(glob.iglob(f"{pattern}.*"))
-    pattern = os.path.join(pattern, "*") if inside else pattern
-    return pattern + (os.path.splitext(found[-1])[1] if found else "")
 
 
 def sorted_ranges(

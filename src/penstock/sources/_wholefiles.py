@@ -7,10 +7,9 @@ Threads. Any number of threads may use an open source. Each has its own memory f
 
 import os
 import stat
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,16 +20,14 @@ from penstock.base._positions import require_order
 from penstock.base._printable import printable
 from penstock.base._retries import retry_budget
 from penstock.base._spec import ArraySpec
-from penstock.base._units import size_text
 from penstock.memory._rows import Indices
-from penstock.plan._order import Position, ReadOrder
 from penstock.plan._source import Source
 from penstock.sources import _listing, _openfile
-from penstock.sources._blocks import ORDER_NBYTES, BlockReader
+from penstock.sources._blocks import BlockReader
 from penstock.sources._diskcache import DiskCache
 from penstock.sources._fetch import AHEAD_NBYTES, MEMORY_COUNT, WHOLE, Fetcher
 from penstock.sources._listing import FileList, Paths, Texts, packed
-from penstock.sources._openfile import File, LocalFile
+from penstock.sources._openfile import File, LocalFile, ThreadMemory, require_room
 from penstock.sources._remote import RemoteFile
 from penstock.sources._store import StorageOptions
 from penstock.sources.npy import is_in_memory
@@ -38,8 +35,8 @@ from penstock.sources.npy import is_in_memory
 Bytes = npt.NDArray[np.uint8]
 
 _FIRST_NBYTES: Final = 256 << 10
-# Larger memory is freed after use, so that one large file does not cost it for the rest of the run.
-_KEPT_NBYTES: Final = 8 << 20
+# Of a larger file, what is announced to the kernel.
+_ADVISED_NBYTES: Final = 8 << 20
 # Remote files that a thread fetches at once and holds until they are used.
 _FETCHED_COUNT: Final = 32
 
@@ -79,8 +76,8 @@ class Objects(NamedTuple):
 
     @classmethod
     def of(cls, cache: DiskCache | None, states: Sequence[tuple[int, str]]) -> "Objects | None":
-        """Returns the states of files from their sizes and versions; None if there are no versions."""
-        if not states or not all(version for _, version in states):
+        """Returns the states of files from their sizes and versions; None if they are not known of all."""
+        if not states or (0, "") in states:
             return None
         sizes = np.array([nbytes for nbytes, _ in states], np.int64)
         if cache is not None:
@@ -128,9 +125,7 @@ class WholeFiles(Source):
 
     @property
     def kept_nbytes(self) -> int:
-        objects = self.objects
-        is_small = objects is not None and objects.cache is not None and objects.cache.nbytes < objects.sizes.sum()
-        return MEMORY_COUNT * AHEAD_NBYTES + ORDER_NBYTES * len(self) * is_small if self.is_remote else 0
+        return MEMORY_COUNT * AHEAD_NBYTES if self.is_remote else 0
 
     def __len__(self) -> int:
         return len(self.files)
@@ -156,13 +151,10 @@ class OpenWholeFiles:
     Memory: for each thread that reads, the largest file (of remote files the largest `_FETCHED_COUNT`).
     """
 
-    largest: ClassVar[tuple[int, str]]
-    """The bytes that no file reaches, because a sparse file might be larger than memory; and why, for messages."""
-
     def __init__(self, source: WholeFiles) -> None:
         self._source: Any = source
         self._paths = Paths(source.files)
-        self._own = threading.local()
+        self._memory = ThreadMemory(_FIRST_NBYTES)
         self._fetcher = Fetcher(self._remote_file, AHEAD_NBYTES) if source.is_remote else None
         self._blocks: BlockReader | None = None
         cache = None if source.objects is None else source.objects.cache
@@ -191,7 +183,7 @@ class OpenWholeFiles:
                 continue
             numbers, offsets, sizes, _ = self._ranges(some)
             for index, size in zip(some.tolist(), sizes.tolist(), strict=True):
-                self._require_room(index, size)
+                require_room(f"{self._named(index)} has", size)
             places = [np.empty(size, np.uint8) for size in sizes.tolist()]
             wanted = list(zip(some.tolist(), offsets.tolist(), places, strict=True))
             spans = None if self._blocks is None else self._blocks.spans(numbers, offsets, sizes, 1)
@@ -216,15 +208,6 @@ class OpenWholeFiles:
         objects, offsets = self._source.objects, np.zeros_like(indices)
         return indices, offsets, offsets + WHOLE if objects is None else objects.sizes[indices], 1
 
-    @property
-    def follows_order(self) -> bool:
-        return self._blocks is not None
-
-    def follow(self, order: ReadOrder, now: Position, ahead: Position) -> None:
-        """See `plan/_order.py`."""
-        if self._blocks is not None:
-            self._blocks.follow(order, now, ahead, self._ranges)
-
     def _content(self, index: int, path: bytes) -> Bytes:
         """Returns the bytes of a file, in memory of this thread that the next call uses again."""
         try:
@@ -233,40 +216,23 @@ class OpenWholeFiles:
             if not stat.S_ISREG(status.st_mode):
                 raise SourceError(f"{self._named(index)} is no file, but a folder, pipe or device. Leave it out.")
             # No further call looks for the end: it would release the GIL, and waiting to get it back costs more.
-            memory = self._memory(status.st_size, index)
-            return memory[: file.read_into(0, memory[: status.st_size].data)]
-        except OSError as error:
-            if isinstance(error, SourceError):
-                raise
+            require_room(f"{self._named(index)} has", status.st_size)
+            memory = self._take(status.st_size)
+            return memory[: file.read_into(0, memory.data)]
+        except SourceError:
+            raise
+        except (OSError, MemoryError) as error:
             raise SourceError(
-                f"{self._named(index)} cannot be read: {error.strerror}. Put it back, or make the dataset again "
-                "without it."
+                f"{self._named(index)} cannot be read: {getattr(error, 'strerror', None) or error}. Put it back, or "
+                "make the dataset again without it."
             ) from error
+
+    def _take(self, nbytes: int) -> Bytes:
+        """Returns memory for a file."""
+        return self._memory.take(nbytes)
 
     def _named(self, index: int) -> str:
         return f"{printable(self._source.describe(index))} (element {index})"
-
-    def _require_room(self, index: int, nbytes: int) -> None:
-        """Refuses a file before memory is taken for it."""
-        largest_nbytes, reason = self.largest
-        if nbytes >= largest_nbytes:
-            raise SourceError(
-                f"{self._named(index)} has {nbytes:,} bytes or more{reason}: at most {largest_nbytes - 1:,} are read. "
-                "Leave it out."
-            )
-        if nbytes > (room_nbytes := retry_budget().room_nbytes):
-            raise SourceError(
-                f"{self._named(index)} has {size_text(nbytes)}, above the {size_text(int(room_nbytes))} that "
-                "memory_limit leaves to each worker. Raise memory_limit, take fewer workers=, or leave it out."
-            )
-
-    def _memory(self, nbytes: int, index: int) -> Bytes:
-        self._require_room(index, nbytes)
-        memory: Bytes | None = getattr(self._own, "memory", None)
-        if memory is None or len(memory) < nbytes:
-            memory = np.empty(max(_FIRST_NBYTES, 1 << (nbytes - 1).bit_length()), np.uint8)
-            self._own.memory = memory if len(memory) <= _KEPT_NBYTES else None
-        return memory
 
     def advise(self, indices: Indices) -> None:
         """Announces local files to the kernel, unless the first and the last are in memory; fetches remote ones."""
@@ -283,7 +249,7 @@ class OpenWholeFiles:
         for path in self._paths(indices):
             with suppress(OSError):
                 file = LocalFile(path)
-                _openfile.announce(file.descriptor, 0, min(os.fstat(file.descriptor).st_size, _KEPT_NBYTES))
+                _openfile.announce(file.descriptor, 0, min(os.fstat(file.descriptor).st_size, _ADVISED_NBYTES))
 
     def close(self) -> None:
         """Ends the requests of remote files."""
@@ -323,12 +289,7 @@ def found(
         )
     if needs_sizes and files.remote_folders and not described:
         described = _openfile.find(verb, list(files), storage_options)
-    objects, states = None, [(file.nbytes, file.version) for file in described if not file.is_local]
-    if states:
-        objects = Objects.of(cache, states)
-        if objects is None and needs_sizes:  # a server that tells no versions
-            sizes = np.array([nbytes for nbytes, _ in states], np.int64)
-            objects = Objects(None, sizes, Texts.of([packed([version for _, version in states])]))
+    objects = Objects.of(cache, [(file.nbytes, file.version) for file in described if not file.is_local])
     return files, objects, StorageOptions.of(verb, storage_options)
 
 

@@ -5,7 +5,7 @@ Threads. Any number of threads may use an open source. Each has its own memory f
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, final
 
 import numpy as np
 
@@ -17,9 +17,6 @@ from penstock.plan._source import Read
 from penstock.sources._listing import FileList
 from penstock.sources._store import StorageOptions
 from penstock.sources._wholefiles import Labels, Objects, OpenWholeFiles, WholeFiles
-
-# No image that fits into a batch has more bytes. A sparse file might be larger than memory.
-_LARGEST_NBYTES: Final = 1 << 30
 
 
 @final
@@ -57,8 +54,6 @@ class OpenImageSource(OpenWholeFiles):
     Memory: for each thread that reads, the largest file (of remote files the largest `_FETCHED_COUNT`), and what its
     decoding takes.
     """
-
-    largest = _LARGEST_NBYTES, ", which is no image"
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests, one file after the other.
