@@ -179,14 +179,13 @@ def test_patches_are_parts_of_volumes(scans, executor):
 
 
 def test_patches_read_little(tmp_path, monkeypatch):
-    from penstock.formats import nifti
-
-    read, pread = [], nifti.os.pread
-    path = save(tmp_path / "large.nii", np.zeros((64, 64, 32), "int16"))
-    ds = ps.from_nifti(path).patches((8, 8, 4), axes=(1, 2, 3))
-    monkeypatch.setattr(nifti.os, "pread", lambda fd, count, at: read.append(count) or pread(fd, count, at))
-    ds[11]
-    assert read == [(7 * 64 + 8) * 2] * 4
+    read, path = [], save(tmp_path / "large.nii", np.zeros((64, 64, 32), "int16"))
+    fileslice = nibabel.arrayproxy.fileslice
+    monkeypatch.setattr(
+        nibabel.arrayproxy, "fileslice", lambda *given, **options: read.append(given[1]) or fileslice(*given, **options)
+    )
+    ps.from_nifti(path).patches((8, 8, 4), axes=(1, 2, 3))[11]
+    assert read == [(slice(0, 8), slice(8, 16), slice(12, 16))]
 
 
 def test_compressed_volumes_have_no_patches(scans):
@@ -204,18 +203,20 @@ def test_worker_processes_read_the_same(scans, workers_stay):
 
 
 DAMAGES = {
-    "cut": (lambda data: data[:-1], r"0\.nii has 687 bytes, and its header says \(7, 6, 4\) of int16 from byte 352 on"),
+    "cut": (lambda data: data[:-1], r"0\.nii \(element 0\) cannot be read: Expected 336 bytes, got 335 bytes"),
     "a part of a header": (lambda data: data[:200], r"0\.nii is no NIfTI file"),
     "empty": (lambda data: b"", r"0\.nii is no NIfTI file"),
-    "no values": (lambda data: data[:44] + struct.pack("<h", 0) + data[46:], r"0\.nii .*header says \(7, 0, 4\)"),
-    "gzip": (gzip.compress, r"0\.nii is no NIfTI file\. It is compressed by gzip, .* rename it as in scan\.nii\.gz"),
+    "gzip": (gzip.compress, r"0\.nii is no NIfTI file, or its name says otherwise"),
     "another kind": (lambda data: b"no volume" * 99, r"nibabel\.save\(nibabel\.load\(path\), 'scan\.nii'\)"),
     "zeros": (lambda data: bytes(len(data)), r"0\.nii is no NIfTI file"),
-    "large": (lambda data: data[:42] + struct.pack("<h", 32767) + data[44:], r"header says \(32767, 6, 4\) of int16"),
+    "large": (
+        lambda data: data[:42] + struct.pack("<h", 32767) + data[44:],
+        r"0\.nii .*cannot be read: Expected",
+    ),
     "below zero": (lambda data: data[:42] + struct.pack("<h", -3) + data[44:], r"0\.nii"),
-    "no type": (lambda data: data[:70] + struct.pack("<h", 999) + data[72:], r"0\.nii is no NIfTI file, or is damaged"),
-    "nowhere": (lambda data: data[:108] + struct.pack("<f", np.nan) + data[112:], r"0\.nii is no NIfTI file, or is d"),
-    "far away": (lambda data: data[:108] + struct.pack("<f", 1e9) + data[112:], r"from byte 1,000,000,000 on"),
+    "no type": (lambda data: data[:70] + struct.pack("<h", 999) + data[72:], r"0\.nii cannot be read"),
+    "nowhere": (lambda data: data[:108] + struct.pack("<f", np.nan) + data[112:], r"0\.nii cannot be read"),
+    "far away": (lambda data: data[:108] + struct.pack("<f", 1e9) + data[112:], r"0\.nii \(element 0\) cannot be read"),
 }
 
 
@@ -223,27 +224,24 @@ DAMAGES = {
 def test_damaged_files_are_named(scans, damage, text):
     scans[0].write_bytes(damage(scans[0].read_bytes()))
     with pytest.raises(ps.SourceError, match=text):
-        ps.from_nifti(scans)
+        ps.from_nifti(scans)[0]
 
 
 def test_damage_of_compressed_values_is_told_at_the_read(scans):
     data = gzip.decompress(scans[1].read_bytes())
     scans[1].write_bytes(gzip.compress(data[:-9]))
-    with pytest.raises(ps.SourceError, match=r"1\.nii\.gz \(element 1\) cannot be read: .*damaged, or was not written"):
+    with pytest.raises(ps.SourceError, match=r"1\.nii\.gz \(element 1\) cannot be read: "):
         ps.from_nifti(scans)[1]
-    scans[1].write_bytes(gzip.compress(data[:42] + struct.pack("<3h", 32767, 32767, 99) + data[48:]))
-    with pytest.raises(ps.SourceError, match=r"1\.nii\.gz has \d+ bytes, and its header says \(32767, 32767, 99\) of"):
-        ps.from_nifti(scans)
 
 
 def test_a_name_that_says_gzip_and_a_pair_without_its_half_are_told(scans, tmp_path):
     (tmp_path / "a.nii.gz").write_bytes(scans[0].read_bytes())
-    with pytest.raises(ps.SourceError, match=r"a\.nii\.gz is no .* is not compressed by gzip, .* as in scan\.nii\."):
+    with pytest.raises(ps.SourceError, match=r"a\.nii\.gz is no NIfTI file, or its name says otherwise"):
         ps.from_nifti(tmp_path / "a.nii.gz")
     nibabel.save(nibabel.Nifti1Pair(np.ones((2, 2, 2), "int16"), np.eye(4)), tmp_path / "a.img")
     (tmp_path / "a.img").unlink()
-    with pytest.raises(ps.SourceError, match=r"a\.img cannot be read: No such file"):
-        ps.from_nifti(tmp_path / "a.hdr")
+    with pytest.raises(ps.SourceError, match=r"a\.hdr .*cannot be read: .*No such file"):
+        ps.from_nifti(tmp_path / "a.hdr")[0]
 
 
 def test_a_mask_that_bzip2_packs_better_than_gzip_could_is_read(tmp_path):
@@ -253,7 +251,7 @@ def test_a_mask_that_bzip2_packs_better_than_gzip_could_is_read(tmp_path):
 
 def test_a_file_of_freesurfer_is_no_file_with_a_wrong_name(tmp_path):
     nibabel.save(nibabel.MGHImage(VOLUMES[0], AFFINE), tmp_path / "a.mgz")
-    with pytest.raises(ps.SourceError, match=r"a\.mgz is no NIfTI file\. Give a \.nii, .* nibabel\.save\("):
+    with pytest.raises(ps.SourceError, match=r"a\.mgz is no NIfTI file, .* nibabel\.save\("):
         ps.from_nifti(tmp_path / "a.mgz")
 
 
@@ -277,7 +275,7 @@ def test_a_volume_above_the_limit_is_refused_before_it_is_read(scans):
     with (
         reading_with(RetryBudget(room_nbytes=1000)),
         pytest.raises(
-            ps.SourceError, match=r"0\.nii \(element 0\) takes 1008 bytes while it is read, above the 1000 b"
+            ps.SourceError, match=r"0\.nii \(element 0\) takes while it is read 1008 bytes, above the 1000 b"
         ),
     ):
         ds[0]

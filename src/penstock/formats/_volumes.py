@@ -137,7 +137,7 @@ def from_nifti(
         ImportError: `nibabel` is missing (extra `nifti`).
         ArgumentError: There are no paths, or URLs.
         ArgumentTypeError: An item is no path, `dtype` is none, or `affine` or `header` is no bool.
-        SourceError: A file is missing, no NIfTI file, or shorter than its header says. While reading: it is damaged, or
+        SourceError: A file is missing, or no NIfTI file. While reading: it is damaged, shorter than its header says, or
             has another shape than before. The message has the file.
         SpecError: Volumes have different numbers of axes, or values do not fit `dtype`, such as colours, or, while
             reading, large labels.

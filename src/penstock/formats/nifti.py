@@ -1,11 +1,11 @@
-"""Volumes in NIfTI files, by nibabel; parts of those that are not compressed are read plane by plane."""
+"""Volumes in NIfTI files, by nibabel, which reads parts of those that are not compressed."""
 
-import itertools
 import logging
 import math
 import os
 from collections import Counter
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, Final, final
 
 import numpy as np
@@ -13,27 +13,21 @@ import numpy.typing as npt
 from nibabel.nifti1 import Nifti1Image, Nifti1Pair
 from nibabel.nifti2 import Nifti2Image, Nifti2Pair
 from nibabel.orientations import aff2axcodes
-from nibabel.volumeutils import apply_read_scaling
 
 from penstock.base._errors import ArgumentError, ArgumentTypeError, PenstockError, SourceError, SpecError
-from penstock.base._files import Stamp, open_file, require_file
-from penstock.base._retries import retry_budget
+from penstock.base._files import Stamp, require_file
 from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
-from penstock.base._units import size_text
 from penstock.memory._rows import Indices
 from penstock.plan._source import Source
 from penstock.sources._listing import FileList
+from penstock.sources._openfile import require_room
 from penstock.sources._wholefiles import found
 from penstock.sources.boxes import BoxSource
 
 _log = logging.getLogger("penstock")
 
 _KINDS: Final = (Nifti1Image, Nifti1Pair, Nifti2Image, Nifti2Pair)
-_MOST_EXPANSION: Final = 1040
-"""Bytes of content for a byte of gzip, which has 1032 at most."""
-_MOST_EXPANSION_OF_OTHERS: Final = 1 << 21
-"""The same of bzip2, whose blocks of 32 bytes or more hold 46 MB of one value at most, and of Zstandard, with less."""
 _IMAGES_KEPT: Final = 256
 """Headers that are kept in a process, some kilobytes each."""
 
@@ -46,7 +40,7 @@ def source(
     Raises:
         ArgumentError: There are no paths, or URLs.
         ArgumentTypeError: `dtype` is none.
-        SourceError: A file is no NIfTI file, or cut off.
+        SourceError: A file is no NIfTI file.
         SpecError: Numbers of axes differ, or values do not fit the dtype.
     """
     try:
@@ -103,49 +97,22 @@ def image_of(path: str) -> Any:
     """The image in a file, of which only the header is read.
 
     Raises:
-        SourceError: It is no NIfTI file, or its header claims more than the file can have.
+        SourceError: It is no NIfTI file, or is damaged.
     """
+    sniff = None
     try:
         require_file(path)
-        sniff = None
         for kind in _KINDS:
             is_one, sniff = kind.path_maybe_image(path, sniff)
             if is_one:
-                image = kind.from_filename(path, mmap=False)  # a mapped file that is cut ends the process
-                break
-        else:
-            raise SourceError(f"{path} is no NIfTI file. {_cure(path)}")
-        place, offset = image.file_map["image"].filename, image.dataobj.offset
-        require_file(place)
-        nbytes = math.prod(image.shape) * image.dataobj.dtype.itemsize
-        present = os.stat(place).st_size
-        most = present
-        if is_packed(image):
-            most *= _MOST_EXPANSION if str(place).lower().endswith(".gz") else _MOST_EXPANSION_OF_OTHERS
-        if min(image.shape, default=1) < 1 or offset < 0 or offset + nbytes > most:
-            raise SourceError(
-                f"{place} has {present:,} bytes, and its header says {image.shape} of {image.dataobj.dtype} from byte "
-                f"{offset:,} on. It is damaged, or was not written to its end; write it again."
-            )
+                return kind.from_filename(path, mmap=False)  # a mapped file that is cut ends the process
     except PenstockError:
         raise
-    except OSError as error:
-        raise SourceError(f"{error.filename or path} cannot be read: {error.strerror or error}.") from error
     except Exception as error:  # what nibabel raises for damage has many types
-        raise SourceError(f"{path} is no NIfTI file, or is damaged: {type(error).__name__}: {error}") from error
-    return image
-
-
-def _cure(path: str) -> str:
-    """What to do with a file that nibabel does not take for NIfTI."""
-    with open_file(path) as file:
-        is_gzip = file.read(2) == b"\x1f\x8b"
-    if is_gzip != path.lower().endswith((".gz", ".mgz")):
-        fact, name = ("is", "scan.nii.gz") if is_gzip else ("is not", "scan.nii")
-        return f"It {fact} compressed by gzip, and its name says otherwise: rename it as in {name}."
-    return (
-        "Give a .nii, a .nii.gz, or the .hdr or .img of a pair. Others that nibabel reads can be written as one: "
-        "nibabel.save(nibabel.load(path), 'scan.nii')."
+        raise SourceError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
+    raise SourceError(
+        f"{path} is no NIfTI file, or its name says otherwise. Give a .nii, a .nii.gz, or the .hdr or .img of a pair. "
+        "Others that nibabel reads can be written as one: nibabel.save(nibabel.load(path), 'scan.nii')."
     )
 
 
@@ -220,8 +187,7 @@ class OpenNifti:
 
     def __init__(self, source: NiftiSource) -> None:
         self._source = source
-        self._images: dict[str, tuple[tuple[int, ...], Any]] = {}
-        """The states of files, and their headers. Threads may make one twice."""
+        self._checked = lru_cache(_IMAGES_KEPT)(self._look)
 
     def read_into(self, indices: Indices, out: Tree) -> None:
         """Reads volumes one after the other."""
@@ -239,34 +205,21 @@ class OpenNifti:
                 out["header"][row] = image.header.as_byteswapped("<").structarr
 
     def part(self, box: tuple[slice, ...]) -> npt.NDArray[Any]:
-        """Reads a box of several volumes: of each plane of it, the bytes from its first value to its last."""
-        source = self._source
-        shape = tuple(each.stop - each.start for each in box)
-        found = np.empty(shape, source.volume.dtype)
+        """Reads a box of several volumes, of which nibabel reads no more than the planes."""
+        found = np.empty(tuple(each.stop - each.start for each in box), self._source.volume.dtype)
         for row, index in enumerate(range(box[0].start, box[0].stop)):
-            image = self._image(index)
-            data = image.dataobj
-            try:
-                with open_file(image.file_map["image"].filename) as file:
-                    values = _box(file.fileno(), data, box[1:])
-            except (OSError, ValueError) as error:
-                raise self._fault(index, error) from error
-            values = apply_read_scaling(values, np.float64(data.slope), np.float64(data.inter))
-            found[row] = self._fitted(index, values)
+            found[row] = self._values(index, self._image(index), box[1:])
         return found
 
     def _image(self, index: int) -> Any:
-        """Opens an image, and compares it with what the dataset says; again only where its file has changed."""
+        """Opens an image; again only where its file has changed."""
+        place = os.path.join(self._source.files.base, self._source.files[index])
+        return self._checked(index, Stamp.of(place) if os.path.exists(place) else None)
+
+    def _look(self, index: int, state: Stamp | None) -> Any:
+        """Opens an image, and compares it with what the dataset says. Its state is for the cache."""
         source, path = self._source, self._source.files[index]
-        place = os.path.join(source.files.base, path)
-        try:
-            state: tuple[int, ...] = Stamp.of(place)
-        except OSError:
-            state = (-1, -1)  # `image_of` says what is wrong
-        kept_state, image = self._images.get(path, (None, None))
-        if kept_state == state:
-            return image
-        image = image_of(place)
+        image = image_of(os.path.join(source.files.base, path))
         sizes = zip(image.shape, source.volume.shape, strict=False)
         if image.ndim != len(source.volume.shape) or any(n != size and size is not None for n, size in sizes):
             raise SourceError(
@@ -274,25 +227,20 @@ class OpenNifti:
                 "Make the dataset again."
             )
         _require_fit(path, image, source.volume.dtype)
-        if len(self._images) >= _IMAGES_KEPT:
-            self._images.clear()
-        self._images[path] = state, image
         return image
 
-    def _values(self, index: int, image: Any) -> npt.NDArray[Any]:
-        wanted = self._source.volume.dtype
-        most = max(image.dataobj.dtype.itemsize, dtype_of(image).itemsize) + wanted.itemsize
-        nbytes, room_nbytes = math.prod(image.shape) * most, retry_budget().room_nbytes
-        if nbytes > room_nbytes:
-            raise SourceError(
-                f"{self._source.files[index]} (element {index}) takes {size_text(nbytes)} while it is read, above the "
-                f"{size_text(int(room_nbytes))} that memory_limit leaves to each worker. Raise memory_limit, take "
-                "fewer workers=, or leave it out."
-            )
+    def _values(self, index: int, image: Any, box: tuple[slice, ...] | None = None) -> npt.NDArray[Any]:
+        """Reads a volume, or a box of it."""
+        most = max(image.dataobj.dtype.itemsize, dtype_of(image).itemsize) + self._source.volume.dtype.itemsize
+        if box is None:
+            name = f"{self._source.files[index]} (element {index})"
+            require_room(f"{name} takes while it is read", math.prod(image.shape) * most)
         try:
-            values = np.asanyarray(image.dataobj)
+            values = np.asanyarray(image.dataobj) if box is None else image.dataobj[box]
         except Exception as error:  # what nibabel and gzip raise for damage has many types
-            raise self._fault(index, error) from error
+            raise SourceError(
+                f"{self._source.files[index]} (element {index}) cannot be read: {' '.join(str(error).split())}"
+            ) from error
         return self._fitted(index, values)
 
     def _fitted(self, index: int, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -315,15 +263,9 @@ class OpenNifti:
             )
         return found
 
-    def _fault(self, index: int, error: Exception) -> SourceError:
-        return SourceError(
-            f"{self._source.files[index]} (element {index}) cannot be read: {' '.join(str(error).split())}. It is "
-            "damaged, or was not written to its end."
-        )
-
     def close(self) -> None:
         """Forgets headers."""
-        self._images.clear()
+        self._checked.cache_clear()
 
 
 def _first_other(values: npt.NDArray[Any], found: npt.NDArray[Any]) -> Any:
@@ -342,27 +284,3 @@ def _first_other(values: npt.NDArray[Any], found: npt.NDArray[Any]) -> Any:
             wrong = plane[(other.astype(values.dtype) != plane) | ((other < 0) != (plane < 0))]
         first = wrong[0] if first is None and len(wrong) else first
     return first
-
-
-def _box(descriptor: int, data: Any, box: tuple[slice, ...]) -> npt.NDArray[Any]:
-    """Reads a box of a volume in Fortran order, in one call for each plane of its first two axes.
-
-    Raises:
-        OSError: It cannot be read.
-        ValueError: The file ends before.
-    """
-    shape, itemsize = data.shape, data.dtype.itemsize
-    steps = [math.prod(shape[:axis]) for axis in range(len(shape))]
-    found = np.empty(tuple(each.stop - each.start for each in box), data.dtype, order="F")
-    for place in itertools.product(*(range(each.start, each.stop) for each in box[2:])):
-        firsts = (*(each.start for each in box[:2]), *place)
-        lasts = (*(each.stop - 1 for each in box[:2]), *place)
-        first, last = (sum(at * step for at, step in zip(each, steps, strict=True)) for each in (firsts, lasts))
-        nbytes = (last + 1 - first) * itemsize
-        content = os.pread(descriptor, nbytes, data.offset + first * itemsize)
-        if len(content) < nbytes:
-            raise ValueError(f"the file ends {nbytes - len(content):,} bytes before the end of a plane")
-        plane = found[(..., *(at - each.start for at, each in zip(place, box[2:], strict=True)))]
-        strides = tuple(step * itemsize for step in steps[:2])
-        plane[...] = np.ndarray(plane.shape, data.dtype, content, 0, strides)
-    return found

@@ -166,11 +166,9 @@ def listed(
     base = os.path.abspath(root)
     found = [_walked(base, folder, extensions, follow_links) for folder in folders]
     parts = list(itertools.chain.from_iterable(found))
-    names = Texts.of(part.names for part in parts)
-    numbers = np.arange(len(parts), dtype=np.int32)
-    table = Texts.of(packed([part.folder]) for part in parts)
-    files = FileList(root, base, table, np.repeat(numbers, [part.count for part in parts]), names)
-    return files, [sum(part.count for part in each) for each in found]
+    numbers = np.repeat(np.arange(len(parts), dtype=np.int32), [count for _, _, count in parts])
+    table, names = Texts.of(packed([each]) for each, _, _ in parts), Texts.of(each for _, each, _ in parts)
+    return FileList(root, base, table, numbers, names), [sum(count for _, _, count in each) for each in found]
 
 
 def named(paths: Iterable[str]) -> FileList:
@@ -228,19 +226,9 @@ def listed_remotely(
     return named(urls), [len(some) for some in kept]
 
 
-@dataclass(frozen=True)
-class _PatternPart:
-    """The files of one folder."""
-
-    folder: str
-    names: bytes
-    """The sorted names, packed."""
-    count: int
-
-
-def _walked(base: str, folder: str, extensions: tuple[str, ...], follow_links: bool) -> list[_PatternPart]:
-    """Returns the files below one folder, sorted by folder."""
-    parts: list[_PatternPart] = []
+def _walked(base: str, folder: str, extensions: tuple[str, ...], follow_links: bool) -> list[tuple[str, bytes, int]]:
+    """Returns the folders below one, sorted: the folder, the sorted names of its files, packed, and their number."""
+    parts: list[tuple[str, bytes, int]] = []
     waiting: list[tuple[str, _Places]] = [(folder, frozenset())]
     while waiting:
         below, above = waiting.pop()
@@ -264,9 +252,8 @@ def _walked(base: str, folder: str, extensions: tuple[str, ...], follow_links: b
             raise _unlisted(error.filename or path, error) from error
         if names:
             names.sort()
-            parts.append(_PatternPart(below, packed(names), len(names)))
-    parts.sort(key=lambda part: part.folder)
-    return parts
+            parts.append((below, packed(names), len(names)))
+    return sorted(parts)
 
 
 def matching(pattern: str) -> list[str]:

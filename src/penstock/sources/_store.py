@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, final
 from urllib.parse import unquote, urlsplit
 
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
@@ -94,14 +94,6 @@ class StoreError(OSError):
         self.status = status
 
 
-class Listed(NamedTuple):
-    """An object in a listing."""
-
-    url: str
-    nbytes: int
-    version: str
-
-
 def is_native(url: str) -> bool:
     """Whether `obstore` reads a URL, and not `fsspec`.
 
@@ -153,8 +145,8 @@ def put(url: str, file: Any, options: StorageOptions | None) -> None:
     _asked(lambda: obstore.put(store, key, file))
 
 
-def matches(pattern: str, options: StorageOptions | None) -> list[Listed] | None:
-    """Returns the objects that match a pattern, from one listing, sorted by URL; None if the server has no listing.
+def matches(pattern: str, options: StorageOptions | None) -> list[tuple[str, int, str]] | None:
+    """Returns the URLs that match a pattern, with sizes and versions, by one listing; None if the server has none.
 
     `*` and `?` match within a part of the path, `**` over several.
     """
@@ -167,17 +159,17 @@ def matches(pattern: str, options: StorageOptions | None) -> list[Listed] | None
     fixed = fixed_folder(key)  # a prefix of a listing ends at a separator
     is_match = regex(key).fullmatch
 
-    def found() -> Iterator[Listed]:
+    def found() -> Iterator[tuple[str, int, str]]:
         for some in obstore.list(store, prefix=fixed or None):
             for meta in some:
                 if is_match(meta["path"]):
-                    yield Listed(root + meta["path"], int(meta["size"]), _version(meta))
+                    yield root + meta["path"], int(meta["size"]), _version(meta)
 
-    listed: list[Listed] = _asked(lambda: sorted(found()))
-    empty = [each for each in listed if not each.nbytes]
+    listed: list[tuple[str, int, str]] = _asked(lambda: sorted(found()))
+    empty = [url for url, nbytes, _ in listed if not nbytes]
     with ThreadPoolExecutor(max(1, min(_LOOKS, len(empty))), "penstock-list") as pool:
-        is_there = dict(zip(empty, pool.map(lambda each: _is_there(store, each.url[len(root) :]), empty), strict=True))
-    return [each for each in listed if each.nbytes or is_there[each]]
+        is_there = dict(zip(empty, pool.map(lambda url: _is_there(store, url[len(root) :]), empty), strict=True))
+    return [each for each in listed if is_there.get(each[0], True)]
 
 
 def _is_there(store: Any, key: str) -> bool:
