@@ -116,10 +116,8 @@ if _typing.TYPE_CHECKING:  # at run time `__getattr__` imports these when they a
     from penstock.formats._repack import repack as repack
     from penstock.formats._volumes import from_nifti as from_nifti, from_xarray as from_xarray, from_zarr as from_zarr
     from penstock.formats.arrayrecord import from_arrayrecord as from_arrayrecord
-    from penstock.formats.cifar import from_cifar as from_cifar
     from penstock.formats.csr import from_csr as from_csr, from_h5ad as from_h5ad
     from penstock.formats.files import from_files as from_files
-    from penstock.formats.idx import from_idx as from_idx
     from penstock.formats.lance import from_lance as from_lance
     from penstock.formats.lerobot import from_lerobot as from_lerobot
     from penstock.formats.mds import from_mds as from_mds

@@ -1,6 +1,5 @@
 """`penstock inspect`: its description of files and folders, and the Python that opens them."""
 
-import gzip
 import json
 import os
 import sys
@@ -146,15 +145,6 @@ def write_sounds(path: str) -> None:
         Path(path, name).write_bytes(b"RIFF\x24\0\0\0WAVEfmt ")
 
 
-def write_digits(path: str) -> None:
-    os.mkdir(path)
-    for name, count in (("t10k", 2), ("train", 5)):
-        with gzip.open(f"{path}/{name}-images-idx3-ubyte.gz", "wb") as file:
-            file.write(b"\0\0\x08\3" + np.array([count, 4, 3], ">u4").tobytes() + bytes(count * 12))
-        with gzip.open(f"{path}/{name}-labels-idx1-ubyte.gz", "wb") as file:
-            file.write(b"\0\0\x08\1" + np.array([count], ">u4").tobytes() + bytes(count))
-
-
 def write_corpus(path: str) -> None:
     os.mkdir(path)
     Path(path, "a.bin").write_bytes(bytes(4))
@@ -245,25 +235,6 @@ FORMATS = {
     ),
     "corpus": (write_corpus, "a folder of corpora of Megatron", 1, "(None,) uint16"),
     "corpus/a.bin": (lambda path: write_corpus("corpus"), "a corpus of Megatron", 1, "(None,) uint16"),
-    "x-idx2-ubyte": (
-        lambda path: Path(path).write_bytes(b"\0\0\x08\2\0\0\0\2\0\0\0\3abcdef"),
-        "an idx file, as of MNIST",
-        2,
-        "(3,) uint8",
-    ),
-    "mnist": (write_digits, "a folder of idx files, as of MNIST", 5, "{'image': (4, 3) uint8, 'label': () uint8}"),
-    "mnist/t10k-labels-idx1-ubyte.gz": (
-        lambda path: write_digits("mnist"),
-        "an idx file, as of MNIST",
-        2,
-        "() uint8",
-    ),
-    "test.bin": (
-        lambda path: Path(path).write_bytes(bytes(2 * 3073)),
-        "CIFAR, the binary version",
-        2,
-        "{'image': (32, 32, 3) uint8, 'label': () uint8}",
-    ),
     "a.jsonl": (lambda path: Path(path).write_text('{"a": 1}\n{"a": 2}\n'), "JSON Lines", 2, "{'a': () int64}"),
     "a.csv": (lambda path: Path(path).write_text("a,b\n1,2\n"), "a table in CSV", 1, "{'a': () int64, 'b': () int64}"),
     "a.txt": (lambda path: Path(path).write_text("one\ntwo\n"), "lines of text", 2, "() text"),

@@ -565,21 +565,6 @@ def _megatron(folder: Path) -> None:
     tokens.tofile(folder / "c.bin")
 
 
-IDX = Format(
-    {
-        "uint8": lambda folder: (folder / "x").write_bytes(b"\0\0\x08\2" + struct.pack(">2I", 4, 3) + bytes(range(12))),
-        "float32": lambda folder: (folder / "x").write_bytes(
-            b"\0\0\x0d\1" + struct.pack(">I", 7) + Y.astype(">f4").tobytes()
-        ),
-        "gzip": _gzip("x", lambda: b"\0\0\x08\1" + struct.pack(">I", 7) + bytes(7)),
-    },
-    lambda folder: ps.from_idx(only(folder)),
-    mend=_mend_gzip,
-)
-CIFAR = Format(
-    {str(size): lambda folder, size=size: (folder / "x").write_bytes(bytes(3 * size)) for size in (3073, 3074)},
-    lambda folder: ps.from_cifar(only(folder)),
-)
 MEGATRON = Format({"uint16": _megatron}, lambda folder: ps.from_megatron(folder / "c"))
 
 
@@ -913,8 +898,6 @@ FORMATS: dict[str, Format] = {
     "lance": LANCE,
     "mds": MDS,
     "mds, index": MDS_INDEX,
-    "idx": IDX,
-    "cifar": CIFAR,
     **IMAGES,
     "cache": CACHE,
     "materialized": MATERIALIZED,

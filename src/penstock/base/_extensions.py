@@ -34,7 +34,7 @@ IMAGE: Final = "penstock.image"
 _RECORDS: Final = (
     "from_arrow", "from_csv", "from_jsonl", "from_parquet", "from_tar", "from_text", "from_tfrecord", "write_tfrecord",
 )  # fmt: skip
-_FORMATS: Final = ("arrayrecord", "cifar", "files", "idx", "lance", "lerobot", "mds", "megatron", "videos")
+_FORMATS: Final = ("arrayrecord", "files", "lance", "lerobot", "mds", "megatron", "videos")
 """Formats whose function stands beside their source."""
 _DISTORTIONS: Final = (
     "Distortion", "Mixing", "blur", "brightness", "compose", "contrast", "crop", "cut_mix", "elastic",

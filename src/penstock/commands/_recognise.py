@@ -3,7 +3,6 @@
 import glob
 import os
 import re
-import zlib
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
@@ -23,7 +22,7 @@ IMAGE_SIZE: Final = (256, 256)
 """The size of resized images, as Keras's default."""
 _KNOWN: Final = (
     "penstock reads .npy, HDF5, AnnData, Zarr, netCDF, NIfTI, TFRecord, tar shards, Parquet, Arrow, JSON Lines, CSV, "
-    "text, ArrayRecord, MDS, Megatron, Lance, LeRobot, idx, CIFAR, images, sound, films, folders of these, and the ETL "
+    "text, ArrayRecord, MDS, Megatron, Lance, LeRobot, images, sound, films, folders of these, and the ETL "
     "Character Database. Read another format with ps.from_files(paths).map(fn), ps.from_source(a list).map(fn) or "
     "ps.from_generator(fn)."
 )
@@ -76,10 +75,7 @@ _REMEDIES: Final = (
     (rb"", "binary data", "Numbers without a header: ps.from_arrays(np.memmap(path, dtype=..., mode='r')). "),
 )
 """Patterns of the first bytes of other files, a name, and a remedy. The first that matches is named."""
-_CIFAR: Final = (3073, 10), (3074, 20)
-"""The bytes of a record, and the classes that its first byte counts."""
 _MPEG_TS: Final = re.compile(rb"G.{187}G.{187}G", re.DOTALL)
-_IDX: Final = re.compile(rb"\0\0[\x08\x09\x0b-\x0e][\1-\x08]")
 _MDS_INDEX: Final = "index.json"
 _RIEGELI: Final = b"\x83\xafp\xd1\r\x88J?"
 """How files of ArrayRecord begin."""
@@ -154,8 +150,6 @@ def _by_content(first: File, head: bytes, name: str, target: str) -> Found:
         return _stores.of_netcdf(name)
     if head.startswith(b"PK\3\4") and first.is_local and (found := _stores.of_npz(name)) is not None:
         return found
-    if _IDX.match(_unpacked(head)):
-        return made("an idx file, as of MNIST", "from_idx", target)
     if (found := _tfrecord(first, target)) is not None:
         return found
     if head.startswith(_RIEGELI):
@@ -165,11 +159,8 @@ def _by_content(first: File, head: bytes, name: str, target: str) -> Found:
     if head.startswith(b'{"') and first.is_local:
         with suppress(penstock.SourceError):  # other JSON
             return _quarantine(name, quarantine_records(Path(name)))
-    if first.name.endswith(".bin"):
-        if os.path.exists(name.removesuffix(".bin") + ".idx"):
-            return made("a corpus of Megatron", "from_megatron", target)
-        if any(first.nbytes % size == 0 and head[0] < classes for size, classes in _CIFAR):
-            return made("CIFAR, the binary version", "from_cifar", target)
+    if first.name.endswith(".bin") and os.path.exists(name.removesuffix(".bin") + ".idx"):
+        return made("a corpus of Megatron", "from_megatron", target)
     ending = os.path.splitext(re.sub(r"\.(gz|bz2|xz|zst)$", "", first.name.lower()))[1]
     if ending in _TEXTS:
         return made(_TEXTS[ending][0], _TEXTS[ending][1], target)
@@ -180,15 +171,6 @@ def _by_content(first: File, head: bytes, name: str, target: str) -> Found:
         )
     kind, remedy = next((kind, remedy) for pattern, kind, remedy in _REMEDIES if re.match(pattern, head))
     return Found(f"unknown: {kind}", problem=f"{name} begins with {head[:16]!r}, {kind}. {remedy}{_KNOWN}")
-
-
-def _unpacked(head: bytes) -> bytes:
-    """The first bytes of what the head of a gzip file packs; another head as it is."""
-    if not head.startswith(b"\x1f\x8b"):
-        return head
-    with suppress(zlib.error):
-        return zlib.decompressobj(31).decompress(head, _HEAD_NBYTES)
-    return b""
 
 
 def _tfrecord(file: File, target: str) -> Found | None:
@@ -259,10 +241,6 @@ def _by_files(path: Path, every: list[Path]) -> Found:
     if any(each.suffix == ".idx" and each.with_suffix(".bin") in every for each in every if each.parent == path):
         return made("a folder of corpora of Megatron", "from_megatron", str(path / "*.bin"))
     shown = sorted(name for name in here if not name.startswith("."))
-    for name in reversed(shown):  # those for training before those for tests, t10k
-        if "-images-idx3" in name and (labels := name.replace("-images-idx3", "-labels-idx1")) in here:
-            tree = {"image": str(path / name), "label": str(path / labels)}
-            return made("a folder of idx files, as of MNIST", "from_idx", tree)
     suffix = mode(os.path.splitext(name)[1] for name in shown) if shown else ""
     alike = [name for name in shown if os.path.splitext(name)[1] == suffix]
     if suffix == ".npy" and len(alike) > 1:
