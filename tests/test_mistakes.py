@@ -429,7 +429,7 @@ MISTAKES = [
     ),
     (
         'from penstock.image import rotate\nps.from_arrays(np.ones((3, 4, 4, 3), "uint8")).map(rotate(15))[0]',
-        "for map(), fix its numbers, as in rotate(exactly(15)), or frozen(distortion).",
+        "for map(), fix its numbers, as in rotate(exactly(15)).",
     ),
     (
         'from penstock.image import rotate\nps.from_arrays(np.ones((3, 4, 4, 3), "uint8")).batch(2).random_map(rotate(15))[0]',

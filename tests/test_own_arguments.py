@@ -166,10 +166,6 @@ VERBS: dict[str, tuple[Any, Made]] = {
         [0, 1],
         lambda each: ps.timeseries_dataset_from_array(np.arange(9.0), None, 2, batch_size=2)[each],
     ),
-    "image.normalize": (
-        [1.0, 2.0, 3.0],
-        lambda each: ps.from_arrays(np.ones((4, 2, 2, 3), "float32")).map(ps.image.normalize(each, np.ones(3))),
-    ),
     "image.erase(value)": (
         [1.0, 2.0, 3.0],
         lambda each: ps.from_arrays(np.ones((4, 8, 8, 3), "float32")).random_map(ps.image.erase(value=each)),

@@ -17,10 +17,7 @@ from penstock.image import (
     erase,
     exactly,
     flip,
-    frozen,
     noise,
-    normalize,
-    one_hot,
     one_of,
     resized_crop,
     rotate,
@@ -172,12 +169,6 @@ def test_one_of_and_sometimes_keep_their_chances():
     assert 150 < found.count(200) < 250
 
 
-def test_frozen_is_the_same_for_every_element_and_needs_no_rng():
-    image, pull = picture(), elastic(exactly(2), 8)
-    assert np.array_equal(frozen(pull, seed=3)(image), pull(image, rng(3)))
-    assert np.array_equal(compose(frozen(pull, seed=3), blur(exactly(0)))(image), pull(image, rng(3)))
-
-
 def test_what_draws_needs_a_generator():
     with pytest.raises(ArgumentError, match=r"rotate\(±15\) draws random numbers, .* Use random_map\(\)"):
         rotate(15)(picture())
@@ -187,7 +178,7 @@ def test_what_draws_needs_a_generator():
 def test_every_executor_gives_the_same_pixels():
     images = np.stack([smooth_image(24, 24, 3, "uint8", most=10.0 * number) for number in range(1, 13)])
     distort = compose(rotate(15), sine_warp(3, 20), elastic(2, 8), one_of(blur(2), sharpen(1)), noise(5), erase())
-    ds = ps.from_arrays((images, np.arange(12))).random_map(distort, seed=4).map(one_hot(12, on=1)).batch(4)
+    ds = ps.from_arrays((images, np.arange(12))).random_map(distort, seed=4).batch(4)
     expected = list(ds)
     for options in ({"executor": "threads", "workers": 3}, {"executor": "processes", "workers": 2}):
         with ds.loader(**options) as loader:
@@ -244,7 +235,6 @@ def test_opencv_threads_are_off_unless_the_user_set_their_number(fresh_python):
 def test_a_step_is_named_by_its_distortions():
     ds = ps.from_arrays(np.zeros((8, 9, 9), "uint8")).random_map(compose(rotate(15), one_of(blur(1), noise(8))))
     assert "random_map(compose(rotate, one_of(blur, noise)))" in str(ds)
-    assert "map(one_hot)" in str(ps.range(3).map(one_hot(3)))
 
 
 def test_representations_say_the_numbers():
@@ -252,8 +242,7 @@ def test_representations_say_the_numbers():
     assert repr(distort) == (
         "compose(rotate(±15), translate(x=±4, y=1 to 2), sometimes(0.5, blur(0 to 1.5)), on=('a', 'b'), border='edge')"
     )
-    assert repr(frozen(rotate(exactly(3)), seed=2)) == "frozen(rotate(3), seed=2)"
-    assert repr(one_hot(3, on="label")) == "one_hot(3, on='label')"
+    assert repr(sometimes(1, rotate(exactly(3)))) == "sometimes(1, rotate(3))"
 
 
 @pytest.mark.parametrize(
@@ -261,11 +250,8 @@ def test_representations_say_the_numbers():
     [
         (np.zeros((2, 9, 9, 3), np.uint8), r"shape \(2, 9, 9, 3\).*Distort before batch\(\)"),
         (np.zeros((1, 2, 9, 9, 3), np.uint8), r"shape \(1, 2, 9, 9, 3\)"),
-        (np.zeros((9, 9), complex), "dtype complex128 cannot be distorted"),
-        (np.zeros((9, 0), np.uint8), r"shape \(9, 0\)"),
-        (np.zeros((9, 9, 129), np.uint8), "129 channels, and OpenCV works on 128 at most"),
         (np.zeros((3, 64, 48), np.uint8), "compose.*data_format='channels_first'"),
-        ({"picture": np.zeros((9, 9))}, r"dict without 'image'\. Say which is: on= one of 'picture'"),
+        ({"picture": np.zeros((9, 9))}, r"has no leaf 'image'\. It has 'picture': say which is the image by on="),
         (([[1, 2]], 3), "but here is a list"),
         (7, "but here is an int"),
     ],
@@ -286,7 +272,7 @@ def test_leaves_that_are_not_there_are_refused():
         compose(flip(1), masks="mask")({"image": picture()})
     with pytest.raises(ValueError, match=r"The element has no leaf 2\. It is a tuple of 2"):
         compose(flip(1), on=2)((picture(), 1))
-    with pytest.raises(ValueError, match="on=0 is a leaf of a tuple or dict, but the element is an ndarray"):
+    with pytest.raises(ValueError, match="An image is an array, or a leaf of a tuple or dict, but here is an ndarray"):
         compose(flip(1), on=0)(picture())
     with pytest.raises(ValueError, match="one is 21 x 25 and another 9 x 9 pixels"):
         compose(flip(1), on=0, masks=1)((picture(), picture((9, 9))))
@@ -326,10 +312,9 @@ def test_images_of_all_sizes_keep_theirs_unless_something_cuts():
 
 
 def test_bools_that_become_floats_take_what_lies_beyond_them_along():
-    for convert in (to_float(), normalize(0, 1)):
-        shifted = compose(convert, translate(exactly(2), exactly(0)), value=1)(np.zeros((3, 4), bool))
-        assert shifted.tolist() == [[1, 1, 0, 0]] * 3
-    half = compose(translate(exactly(0.5), exactly(0)), normalize(0, 1))(np.array([[True, False, True, True]]))
+    shifted = compose(to_float(), translate(exactly(2), exactly(0)), value=1)(np.zeros((3, 4), bool))
+    assert shifted.tolist() == [[1, 1, 0, 0]] * 3
+    half = compose(translate(exactly(0.5), exactly(0)), to_float())(np.array([[True, False, True, True]]))
     np.testing.assert_allclose(half, [[0.5, 0.5, 0.5, 1.0]], atol=0.01)
 
 
@@ -348,8 +333,8 @@ def test_leaves_in_a_list_are_those_of_a_tuple():
     assert hash(compose(rotate(3), masks=["a"])) == hash(compose(rotate(3), masks=("a",)))  # type: ignore[arg-type]
 
 
-def test_an_exact_number_is_said_as_it_was_given():
-    with pytest.raises(ArgumentError, match=r"factor=exactly\(0\) is the range 0 to 0; it can be at least 0\.01"):
+def test_an_exact_number_has_bounds_too():
+    with pytest.raises(ArgumentError, match=r"factor=0 is the range 0 to 0; it goes up, and lies within 0\.01 and inf"):
         scale(exactly(0))
 
 
@@ -367,7 +352,7 @@ def test_channels_that_stand_at_the_other_end_are_noticed(shape):
     [
         (flip(), "'mask', of"),
         (compose(sometimes(0.5, rotate(5)), brightness(0.1)), "'mask', of"),
-        (frozen(one_of(flip(), blur(1))), "'mask', of"),
+        (one_of(flip(), blur(1)), "'mask', of"),
         (compose(flip(), masks="mask"), None),
         (compose(flip(), on=("image", "mask")), None),
         (compose(flip(), on="labels"), None),

@@ -9,8 +9,6 @@ from penstock.image import (
     erase,
     exactly,
     noise,
-    normalize,
-    one_hot,
     sharpen,
     smooth,
     to_float,
@@ -112,64 +110,16 @@ def test_to_float_keeps_floats_and_takes_a_dtype():
     assert to_float("float64")(np.array([[51]], np.uint8))[0, 0] == 0.2
 
 
-def test_normalize_subtracts_and_divides_by_channel():
-    image = rng().integers(0, 256, (5, 6, 3), dtype=np.uint8)
-    mean, std = (10.0, 20.0, 30.0), (2.0, 4.0, 8.0)
-    found = normalize(mean, std)(image)
-    assert found.dtype == np.float32
-    assert np.allclose(found, (image - np.array(mean)) / std, atol=1e-4)
-    assert np.allclose(normalize(10, 2)(image[:, :, 0]), (image[:, :, 0] - 10.0) / 2)
-
-
-def test_normalize_refuses_other_channel_counts():
-    with pytest.raises(ValueError, match="is for 3 channels, and the image has 1"):
-        normalize((1, 2, 3), (1, 2, 3))(np.zeros((4, 4), np.uint8))
-    for stds in ((1, 0, 1), -1):
-        with pytest.raises(ArgumentError, match="a standard deviation, which is above 0"):
-            normalize(0, stds)
-
-
-def test_one_hot_rows_are_those_of_the_identity():
-    labels = np.array([[2, 0], [1, 1]], np.uint8)
-    found = one_hot(3)(labels)
-    assert found.dtype == np.float32
-    assert np.array_equal(found, np.eye(3)[labels])
-    assert np.array_equal(one_hot(3)(np.int64(1)), [0, 1, 0])
-
-
-def test_one_hot_of_a_leaf_leaves_the_others():
-    image, row = one_hot(3, on=1)((b"image", 2))
-    assert image == b"image"
-    assert row.tolist() == [0, 0, 1]
-
-
-@pytest.mark.parametrize("label", [3, -1])
-def test_one_hot_refuses_labels_outside(label):
-    with pytest.raises(ValueError, match=rf"A label is {label}, outside \[0, 3\)"):
-        one_hot(3)(np.array([0, label]))
-
-
-def test_one_hot_refuses_what_is_no_label():
-    with pytest.raises(ValueError, match="Labels are integers, but here are float64"):
-        one_hot(3)(np.array([0.5]))
-    with pytest.raises(ValueError, match=r"The element is a tuple, not labels.*one_hot\(3, on=1\)"):
-        one_hot(3)((0, 1))
-
-
 def test_amounts_that_cannot_be_meant_are_refused():
     with pytest.raises(
-        ArgumentError, match=r"blur\(\): sigma=\(-1, 2\) is the range -1 to 2; it can be from 0 to 1000"
+        ArgumentError, match=r"blur\(\): sigma=\(-1, 2\) is the range -1 to 2; it goes up, and lies within 0"
     ):
         blur((-1, 2))
     with pytest.raises(ArgumentError, match=r"brightness\(\): factor=1.5 is the range -0.5 to 2.5"):
         brightness(1.5)
-    with pytest.raises(ArgumentError, match=r"contrast\(\): factor=\(2, 1\) goes from 2 down to 1"):
+    with pytest.raises(ArgumentError, match=r"contrast\(\): factor=\(2, 1\) is the range 2 to 1; it goes up"):
         contrast((2, 1))
     with pytest.raises(ArgumentTypeError, match=r"noise\(\): sigma takes a number, a pair .* not a str"):
         noise("much")
     with pytest.raises(ArgumentError, match=r"noise\(\): sigma takes finite numbers"):
         noise(10**400)
-    with pytest.raises(
-        ArgumentError, match=r"blur\(\): sigma=1000000000.0 is the range 0 to 1e\+09; it can be from 0 to 1000"
-    ):
-        blur(1e9)  # it would never end

@@ -14,10 +14,8 @@ from penstock.image import (
     erase,
     exactly,
     flip,
-    frozen,
     noise,
     one_of,
-    perspective,
     resized_crop,
     rotate,
     scale,
@@ -35,10 +33,9 @@ MOVES = {
     "crop": (crop(80, 90),),
     "resized_crop": (resized_crop(90, 90, area=(0.6, 1)),),
     "flip of crop": (crop(80, 90), flip(1)),
-    "perspective": (perspective(0.15),),
     "sine": (sine_warp(4, 40),),
     "elastic": (elastic(exactly(1.5), 20),),
-    "all": (rotate(10), sine_warp(3, 50), perspective(0.1), scale(0.1), crop(80, 90), elastic(exactly(1), 25)),
+    "all": (rotate(10), sine_warp(3, 50), scale(0.1), crop(80, 90), elastic(exactly(1), 25)),
     "two warps": (rotate(10), blur(exactly(0.6)), flip(1), sine_warp(3, 50)),
     "chosen": (one_of(rotate(20), flip(1)),),
 }
@@ -139,8 +136,8 @@ def test_a_point_that_an_earlier_warp_left_outside_stays_outside():
 
 
 def test_boxes_and_points_of_random_chains_are_where_masks_are():
-    steps = [rotate(30), shear(0.2, 0.1), scale(0.3), translate(25, 25), flip(0.5, 0.5), crop(64, 80), perspective(0.1)]
-    steps += [sine_warp(3, 50), elastic(1, 25), resized_crop(80, 100, area=(0.3, 1)), frozen(rotate(20), 3)]
+    steps = [rotate(30), shear(0.2, 0.1), scale(0.3), translate(25, 25), flip(0.5, 0.5), crop(64, 80)]
+    steps += [sine_warp(3, 50), elastic(1, 25), resized_crop(80, 100, area=(0.3, 1)), rotate(exactly(-13))]
     steps += [one_of(rotate(20), flip(1)), sometimes(0.5, rotate(20), blur(1), translate(20, 20))]
     off = 0
     for seed in range(300):

@@ -37,10 +37,9 @@ _RECORDS: Final = (
 _FORMATS: Final = ("arrayrecord", "files", "lance", "lerobot", "mds", "megatron", "videos")
 """Formats whose function stands beside their source."""
 _DISTORTIONS: Final = (
-    "Distortion", "Mixing", "blur", "brightness", "compose", "contrast", "crop", "cut_mix", "elastic",
-    "erase", "exactly", "flip", "frozen", "grayscale", "hue", "mix_up", "noise", "normalize", "one_hot",
-    "one_of", "perspective", "resized_crop", "rotate", "saturation", "scale", "sharpen", "shear", "sine_warp",
-    "smooth", "sometimes", "to_float", "translate",
+    "Distortion", "blur", "brightness", "compose", "contrast", "crop", "elastic", "erase", "exactly", "flip", "noise",
+    "one_of", "resized_crop", "rotate", "scale", "sharpen", "shear", "sine_warp", "smooth", "sometimes", "to_float",
+    "translate",
 )  # fmt: skip
 OWN: Final[Mapping[str, Mapping[str, str]]] = {
     SOURCES: {name: f"penstock.formats._records:{name}" for name in _RECORDS}

@@ -1,67 +1,33 @@
 """Distortions of images for `map` and `random_map`. Users import them from `penstock.image`.
 
 `_values` draws numbers, `_frame` finds images in elements, and `_warp` joins several geometric changes to one.
-`_distortion` has their base class, and combines them. `_geometry`, `_pixels` and `_convert` hold the others. They
-release the GIL for all but some tens of microseconds an image.
+`_distortion` has their base class, and combines them. `_geometry` and `_pixels` hold the others. They release the GIL
+for all but some tens of microseconds an image.
 """
 
 from inspect import isfunction
 
 from penstock.base._arguments import explained
-from penstock.distort._convert import normalize, one_hot, to_float
-from penstock.distort._distortion import Distortion, compose, frozen, one_of, sometimes
-from penstock.distort._geometry import (
-    crop,
-    elastic,
-    flip,
-    perspective,
-    resized_crop,
-    rotate,
-    scale,
-    shear,
-    sine_warp,
-    translate,
-)
-from penstock.distort._mixing import Mixing, cut_mix, mix_up
-from penstock.distort._pixels import (
-    blur,
-    brightness,
-    contrast,
-    erase,
-    grayscale,
-    hue,
-    noise,
-    saturation,
-    sharpen,
-    smooth,
-)
+from penstock.distort._distortion import Distortion, compose, one_of, sometimes
+from penstock.distort._geometry import crop, elastic, flip, resized_crop, rotate, scale, shear, sine_warp, translate
+from penstock.distort._pixels import blur, brightness, contrast, erase, noise, sharpen, smooth, to_float
 from penstock.distort._values import exactly
 
 __all__ = [
     "Distortion",
-    "Mixing",
     "blur",
     "brightness",
     "compose",
     "contrast",
     "crop",
-    "cut_mix",
     "elastic",
     "erase",
     "exactly",
     "flip",
-    "frozen",
-    "grayscale",
-    "hue",
-    "mix_up",
     "noise",
-    "normalize",
-    "one_hot",
     "one_of",
-    "perspective",
     "resized_crop",
     "rotate",
-    "saturation",
     "scale",
     "sharpen",
     "shear",

@@ -4,15 +4,14 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
 from typing import Any, ClassVar, final
 
 import numpy as np
 
 from penstock.base._errors import ArgumentError, ArgumentTypeError, type_of
-from penstock.distort._frame import Border, DataFormat, Interpolation, Key, Settings, Work, distorted, unmoved
+from penstock.distort._frame import DEFAULT, Border, DataFormat, Interpolation, Keys, Settings, Work, distorted, unmoved
 from penstock.distort._places import BoxFormat
-from penstock.distort._values import Check, Draws, chance, numbers
+from penstock.distort._values import Draws, chance, numbers
 from penstock.distort._warp import Path
 
 
@@ -34,13 +33,16 @@ class Distortion(ABC):
     name: str
     """The name of the function that makes it."""
 
-    settings: Settings = Settings()
+    settings: Settings = DEFAULT
     """The leaves that it distorts, and how."""
 
-    is_geometric: bool = False
+    is_geometric: bool
     """Whether it only moves pixels. Then it has `add_to`."""
 
-    keeps_shapes: bool = True
+    moves_pixels: bool
+    """Whether some of it moves pixels."""
+
+    keeps_shapes: bool
     """Whether the result has the shape of the image. If not, all results have one size."""
 
     def __post_init__(self) -> None:
@@ -69,17 +71,11 @@ class Distortion(ABC):
         """Its name, and the names of its parts."""
         return self.name
 
-    @property
-    def moves_pixels(self) -> bool:
-        """Whether some of it moves pixels."""
-        return self.is_geometric
-
     def caution_of_elements(self, tree: Any) -> str | None:
         """What the log says of a plan whose elements, of this spec, are most likely not distorted as intended."""
-        found = unmoved(tree, self.settings) if self.moves_pixels else None
-        if not found or not found[1]:
+        image, others = unmoved(tree, self.settings) if self.moves_pixels else (None, [])
+        if not others:
             return None
-        image, others = found
         names, masks = ", ".join(map(repr, others)), tuple(others) if others[1:] else others[0]
         return (
             f"{self.title} moves the pixels of {image!r}, and not those of {names}, of the same height and width. "
@@ -108,6 +104,10 @@ class DrawnStep(Distortion):
     is_geometric: bool
     keeps_shapes: bool
 
+    @property
+    def moves_pixels(self) -> bool:  # type: ignore[override]  # the same
+        return self.is_geometric
+
     def apply(self, work: Work, draws: Draws) -> None:
         if self.is_geometric:
             warp((self,), work, draws)
@@ -123,25 +123,25 @@ class DrawnStep(Distortion):
         return f"{self.name}({', '.join(map('{}={}'.format, self.names, self.values))})"
 
 
-def changes(name: str, function: Callable[..., None], **arguments: Check) -> DrawnStep:
+def changes(name: str, function: Callable[..., None], **values: Any) -> DrawnStep:
     """Makes a distortion of pixel values, `function(work, draws, *values)`.
 
     Args:
         name: The name of the public function.
         function: A function of this package, so that the distortion can be pickled.
-        arguments: A check for each argument, which returns its value.
+        values: The arguments, checked.
     """
-    values = tuple(check(f"{name}(): {argument}") for argument, check in arguments.items())
-    return DrawnStep(name, function, tuple(arguments), values, is_geometric=False, keeps_shapes=True)
+    return DrawnStep(name, function, tuple(values), tuple(values.values()), is_geometric=False, keeps_shapes=True)
 
 
-def moves(name: str, function: Callable[..., None], keeps_shapes: bool = True, **arguments: Check) -> DrawnStep:
+def moves(name: str, function: Callable[..., None], keeps_shapes: bool = True, **values: Any) -> DrawnStep:
     """Makes a distortion that moves pixels, `function(path, draws, *values)`; see `changes`.
 
     Masks move with the images, and several of them in a row are one warp.
     """
-    made = changes(name, function, **arguments)
-    return DrawnStep(name, function, made.names, made.values, is_geometric=True, keeps_shapes=keeps_shapes)
+    return DrawnStep(
+        name, function, tuple(values), tuple(values.values()), is_geometric=True, keeps_shapes=keeps_shapes
+    )
 
 
 def warp(steps: Sequence[Distortion], work: Work, draws: Draws) -> None:
@@ -154,10 +154,10 @@ def warp(steps: Sequence[Distortion], work: Work, draws: Draws) -> None:
 
 def compose(
     *distortions: Distortion,
-    on: Key | tuple[Key, ...] | None = None,
-    masks: Key | tuple[Key, ...] | None = None,
-    boxes: Key | tuple[Key, ...] | None = None,
-    points: Key | tuple[Key, ...] | None = None,
+    on: Keys = None,
+    masks: Keys = None,
+    boxes: Keys = None,
+    points: Keys = None,
     box_format: BoxFormat = "xyxy",
     interpolation: Interpolation = "bilinear",
     border: Border = "constant",
@@ -201,7 +201,7 @@ def compose(
         >>> image.shape, label
         ((32, 32, 3), np.int64(5))
     """
-    values = numbers(value, "compose(): value")
+    values = numbers("compose(): value", value)
     settings = Settings(
         on=on,
         masks=masks,
@@ -213,12 +213,12 @@ def compose(
         value=values if len(values) > 1 else values[0],
         data_format=data_format,
     )
-    return _Compose("compose", _checked("compose()", distortions), settings)
+    return _Several("compose", _checked("compose()", distortions), settings=settings)
 
 
 def one_of(*distortions: Distortion) -> Distortion:
     """Applies one of several distortions, with equal probabilities."""
-    return _OneOf("one_of", _checked("one_of()", distortions))
+    return _Several("one_of", _checked("one_of()", distortions), is_choice=True)
 
 
 def sometimes(probability: float, *distortions: Distortion) -> Distortion:
@@ -228,20 +228,8 @@ def sometimes(probability: float, *distortions: Distortion) -> Distortion:
         probability: 0 to 1.
         distortions: All or none are applied.
     """
-    likely = chance(probability, "sometimes(): probability")
-    return _Sometimes("sometimes", _checked("sometimes()", distortions), likely)
-
-
-def frozen(distortion: Distortion, seed: int = 0) -> Distortion:
-    """Draws the numbers of a distortion once. It is then the same for every element, and works in `map`.
-
-    Args:
-        distortion: Any distortion.
-        seed: The seed of the numbers.
-    """
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise ArgumentError(f"frozen(): seed={seed!r} has to be an integer, and not negative.")
-    return _Frozen("frozen", _checked("frozen()", (distortion,)), int(seed))
+    likely = chance("sometimes(): probability", probability)
+    return _Several("sometimes", _checked("sometimes()", distortions), likely)
 
 
 def _checked(what: str, distortions: Sequence[object]) -> tuple[Distortion, ...]:
@@ -250,117 +238,64 @@ def _checked(what: str, distortions: Sequence[object]) -> tuple[Distortion, ...]
     steps = []
     for each in distortions:
         if not isinstance(each, Distortion):
-            hint = ""
-            if isinstance(each, (list, tuple)):
-                hint = " Give them one by one, or with a star: *distortions."
-            elif callable(each):
-                hint = " A function of your own is a step of its own: random_map(fn) before or after."
-            raise ArgumentTypeError(f"{what} takes distortions of penstock.image, but got {type_of(each)}.{hint}")
-        if each.settings != Settings():
+            raise ArgumentTypeError(
+                f"{what} takes distortions of penstock.image one by one, but got {type_of(each)}. A function of your "
+                "own is a step of its own: random_map(fn) before or after."
+            )
+        if each.settings != DEFAULT:
             raise ArgumentError(f"{what} holds {each!r}, whose settings it cannot follow: give them to the outermost.")
         steps.append(each)
     return tuple(steps)
 
 
-_Groups = tuple[tuple[Distortion, ...], ...]
-"""Steps; neighbouring geometric steps are one group."""
-
-
+@final
 @dataclass(frozen=True, repr=False)
 class _Several(Distortion):
-    """A distortion made of others, one after the other. It is geometric if all of them are."""
+    """Distortions one after the other, or one of them."""
 
     name: str
     steps: tuple[Distortion, ...]
+    probability: float | None = None
+    """None: always."""
+    is_choice: bool = False
+    settings: Settings = DEFAULT
 
     @property
     def title(self) -> str:
         return f"{self.name}({', '.join(step.title for step in self.steps)})"
 
-    @cached_property
+    @property
     def is_geometric(self) -> bool:  # type: ignore[override]  # depends on the steps
         return all(step.is_geometric for step in self.steps)
 
     @property
-    def moves_pixels(self) -> bool:
+    def moves_pixels(self) -> bool:  # type: ignore[override]  # the same
         return any(step.moves_pixels for step in self.steps)
 
-    @cached_property
-    def keeps_shapes(self) -> bool:  # type: ignore[override]  # depends on the steps
+    @property
+    def keeps_shapes(self) -> bool:  # type: ignore[override]  # the same
         return all(step.keeps_shapes for step in self.steps)
 
-    @cached_property
-    def _groups(self) -> _Groups:
-        groups: list[tuple[Distortion, ...]] = []
-        for step in self.steps:
-            if groups and step.is_geometric and groups[-1][0].is_geometric:
-                groups[-1] += (step,)
-            else:
-                groups.append((step,))
-        return tuple(groups)
-
-    def _drawn(self, draws: Draws) -> tuple[_Groups, Draws]:
-        """Returns the groups to apply, and their random numbers."""
-        return self._groups, draws
+    def _drawn(self, draws: Draws) -> tuple[Distortion, ...]:
+        """Returns the steps to apply."""
+        if self.is_choice:
+            return (self.steps[int(draws.rng.random() * len(self.steps))],)
+        return self.steps if self.probability is None or draws.happens(self.probability) else ()
 
     def apply(self, work: Work, draws: Draws) -> None:
-        groups, draws = self._drawn(draws)
-        for group in groups:
-            if group[0].is_geometric:
-                warp(group, work, draws)
+        for is_geometric, steps in itertools.groupby(self._drawn(draws), lambda step: step.is_geometric):
+            if is_geometric:
+                warp(tuple(steps), work, draws)
             else:
-                group[0].apply(work, draws)
+                for step in steps:
+                    step.apply(work, draws)
 
     def add_to(self, path: Path, draws: Draws) -> None:
-        groups, draws = self._drawn(draws)
-        for step in itertools.chain(*groups):
+        for step in self._drawn(draws):
             step.add_to(path, draws)
 
     def __repr__(self) -> str:
-        return f"{self.name}({', '.join(self._arguments())})"
-
-    def _arguments(self) -> list[str]:
-        return list(map(repr, self.steps))
-
-
-@final
-@dataclass(frozen=True, repr=False)
-class _Compose(_Several):
-    settings: Settings
-
-    def _arguments(self) -> list[str]:
-        default = Settings()
         values = {field.name: getattr(self.settings, field.name) for field in fields(Settings)}
-        others = [f"{name}={value!r}" for name, value in values.items() if value != getattr(default, name)]
-        return [*super()._arguments(), *others]
-
-
-@final
-@dataclass(frozen=True, repr=False)
-class _OneOf(_Several):
-    def _drawn(self, draws: Draws) -> tuple[_Groups, Draws]:
-        return ((self.steps[int(draws.unit() * len(self.steps))],),), draws
-
-
-@final
-@dataclass(frozen=True, repr=False)
-class _Sometimes(_Several):
-    probability: float
-
-    def _drawn(self, draws: Draws) -> tuple[_Groups, Draws]:
-        return self._groups if draws.happens(self.probability) else (), draws
-
-    def _arguments(self) -> list[str]:
-        return [f"{self.probability:g}", *super()._arguments()]
-
-
-@final
-@dataclass(frozen=True, repr=False)
-class _Frozen(_Several):
-    seed: int
-
-    def _drawn(self, draws: Draws) -> tuple[_Groups, Draws]:
-        return self._groups, Draws(np.random.default_rng(self.seed), self)
-
-    def _arguments(self) -> list[str]:
-        return [*super()._arguments(), f"seed={self.seed}"]
+        others = [f"{name}={value!r}" for name, value in values.items() if value != getattr(DEFAULT, name)]
+        chances = [] if self.probability is None else [f"{self.probability:g}"]
+        return f"{self.name}({', '.join([*chances, *map(repr, self.steps), *others])})"

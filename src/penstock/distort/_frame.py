@@ -7,7 +7,7 @@ results back.
 
 import itertools
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Literal, final, get_args
 
@@ -19,6 +19,7 @@ from penstock.image._opencv import cv2
 
 Key = Hashable
 """The place of a leaf in an element: a key of a dict, an index of a tuple, or a field of a named tuple."""
+Keys = Key | tuple[Key, ...] | None
 
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
 Border = Literal["constant", "edge", "reflect", "symmetric", "wrap"]
@@ -31,44 +32,35 @@ _CHOICES: Final = {
     "box_format": BoxFormat,
 }
 
-INTERPOLATIONS: Final = {"nearest": cv2.INTER_NEAREST, "bilinear": cv2.INTER_LINEAR, "bicubic": cv2.INTER_CUBIC}
-BORDERS: Final = {
+_INTERPOLATIONS: Final = {"nearest": cv2.INTER_NEAREST, "bilinear": cv2.INTER_LINEAR, "bicubic": cv2.INTER_CUBIC}
+_BORDERS: Final = {
     "constant": cv2.BORDER_CONSTANT,
     "edge": cv2.BORDER_REPLICATE,
     "reflect": cv2.BORDER_REFLECT_101,
     "symmetric": cv2.BORDER_REFLECT,
     "wrap": cv2.BORDER_WRAP,
 }
-
-_AS_THEY_ARE: Final = ("uint8", "uint16", "int16", "float32", "float64")
-_CONVERTED: Final = {"bool": "uint8", "int8": "int16", "float16": "float32"}
-# The dtype that OpenCV computes in, for each dtype of an image. int32 and larger are exact within 2**53.
-_WORKING: Final = {
-    np.dtype(given): np.dtype(working)
-    for given, working in {
-        **dict(zip(_AS_THEY_ARE, _AS_THEY_ARE, strict=True)),
-        **_CONVERTED,
-        **dict.fromkeys(("int32", "uint32", "int64", "uint64"), "float64"),
-    }.items()
+_CONVERTED: Final = {
+    "bool": "float32",
+    "int8": "int16",
+    "float16": "float32",
+    **dict.fromkeys(("int32", "uint32", "int64", "uint64"), "float64"),
 }
-MAX_SIDE: Final = 32766
-"""The most pixels along an axis that OpenCV's warps accept."""
-_MAX_CHANNELS: Final = 128  # of OpenCV 5; 512 before
+"""The dtype that is computed in, for dtypes that OpenCV has not. int32 and larger are exact within 2**53."""
 # An image this narrow with this many channels has its axes in another order.
 _FEW_CHANNELS: Final = 4
 _MANY_CHANNELS: Final = 16  # below the sides of MNIST's images, 28, and of CIFAR's, 32
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """The leaves that are distorted, and how, for any distortion."""
 
-    _: KW_ONLY
-    on: Key | tuple[Key, ...] | None = None
-    masks: Key | tuple[Key, ...] | None = None
-    boxes: Key | tuple[Key, ...] | None = None
-    points: Key | tuple[Key, ...] | None = None
+    on: Keys = None
+    masks: Keys = None
+    boxes: Keys = None
+    points: Keys = None
     box_format: BoxFormat = "xyxy"
     interpolation: Interpolation = "bilinear"
     border: Border = "constant"
@@ -97,6 +89,10 @@ class Settings:
         return {name: each if isinstance(each, tuple) else (each,) * (each is not None) for name, each in given.items()}
 
 
+DEFAULT: Final = Settings()
+"""Those of a distortion that `compose` has not given others."""
+
+
 @final
 class Frame:
     """One image during a distortion. The first array in `image` belongs to the caller: it is replaced, not written.
@@ -110,112 +106,72 @@ class Frame:
         ValueError: It is no image.
     """
 
-    __slots__ = ("_has_one_channel", "_is_first", "border", "dtype", "image", "interpolation", "is_mask", "value")
+    __slots__ = ("_has_one_channel", "_is_first", "border", "dtype", "image", "interpolation", "value")
 
     def __init__(self, image: Any, settings: Settings, *, is_mask: bool = False) -> None:
         self._is_first = settings.data_format == "channels_first"
-        self.is_mask = is_mask
-        self.interpolation = cv2.INTER_NEAREST if is_mask else INTERPOLATIONS[settings.interpolation]
-        self.border: int = BORDERS[settings.border]
+        _require_image(image, self._is_first)
+        self.interpolation = cv2.INTER_NEAREST if is_mask else _INTERPOLATIONS[settings.interpolation]
+        self.border: int = _BORDERS[settings.border]
         self.value: float | tuple[float, ...] = 0.0 if is_mask else settings.value
-        self.dtype: np.dtype[Any] = _checked(image, self._is_first)
+        self.dtype: np.dtype[Any] = image.dtype.newbyteorder("=")
         """The dtype of the result."""
-        self._has_one_channel = False
-        if image.ndim == 3:
-            if self._is_first:
-                image = image.transpose(1, 2, 0)
-            self._has_one_channel = image.shape[2] == 1
-            if self._has_one_channel:
-                image = image[:, :, 0]
-        working = _WORKING[self.dtype]
-        if working != image.dtype:
-            image = image.astype(working)
-            if self.dtype == np.bool_:
-                image *= 255
-                self.value = self.worked(self.value)
-        self.image: Array = image
-        """(height, width) or (height, width, channels), two channels or more."""
-
-    def make_bools_floats(self) -> None:
-        """Converts bools and the border value to float32 from 0 to 1. Other dtypes stay."""
-        if self.dtype == np.bool_:
-            self.image, self.dtype = np.divide(self.image, 255, dtype=np.float32), np.dtype(np.float32)
-            value = self.value
-            self.value = tuple(each / 255 for each in value) if isinstance(value, tuple) else value / 255
-
-    def worked(self, value: float | tuple[float, ...]) -> float | tuple[float, ...]:
-        """Converts a pixel value from the user's units to those of `image`."""
-        if self.dtype != np.bool_:
-            return value
-        return tuple(255.0 * bool(each) for each in value) if isinstance(value, tuple) else 255.0 * bool(value)
+        if self._is_first and image.ndim == 3:
+            image = image.transpose(1, 2, 0)
+        self._has_one_channel = image.shape[2:] == (1,)
+        if self._has_one_channel:
+            image = image[:, :, 0]
+        self.image: Array = image.astype(_CONVERTED.get(self.dtype.name, self.dtype), copy=False)
+        """(height, width) or (height, width, channels), two channels or more. Bools are 0 and 1."""
 
     def result(self) -> Array:
         """Returns the image in the user's dtype and layout."""
-        image, dtype = self.image, self.dtype
-        if image.dtype != dtype:
-            if dtype == np.bool_:
-                image = image > 127
-            elif dtype.kind in "iu":
-                image = _rounded(image, dtype)
+        image = self.image
+        if image.dtype != self.dtype:
+            if self.dtype == np.bool_:
+                image = image >= 0.5
+            elif self.dtype.kind in "iu":
+                image = rounded(image, self.dtype)
             else:
-                image = image.astype(dtype)
+                image = image.astype(self.dtype)
         if self._has_one_channel:
             image = image[:, :, None]
         return image.transpose(2, 0, 1) if self._is_first and image.ndim == 3 else image
 
 
-def _rounded(image: Array, dtype: np.dtype[Any]) -> Array:
+def rounded(values: Array, dtype: np.dtype[Any]) -> Array:
     """Rounds to integers within the range of the dtype."""
     info = np.iinfo(dtype)
     # The largest float64 that a 64-bit integer can hold is below its own largest value.
     high = info.max if dtype.itemsize < 8 else float(np.nextafter(np.float64(info.max), 0))
-    return np.clip(np.rint(image), info.min, high).astype(dtype)
+    return np.clip(np.rint(values), info.min, high).astype(dtype)
 
 
-def _checked(image: Any, is_first: bool) -> np.dtype[Any]:
-    """Returns the dtype of an image in this machine's byte order. Refuses other objects."""
-    if not isinstance(image, np.ndarray):
+def _require_image(image: Any, is_first: bool) -> None:
+    if not isinstance(image, np.ndarray) or image.ndim not in (2, 3):
+        found = f"an array of shape {image.shape}" if isinstance(image, np.ndarray) else type_of(image)
         raise ValueError(
-            f"An image is an array, but here is {type_of(image)}. Say which leaf it is: compose(..., on=0)."
+            f"An image is an array (height, width) or (height, width, channels), but here is {found}. Distort before "
+            "batch(): these functions take one image. If another leaf is the image, say which: compose(..., on=1)."
         )
-    shape = image.shape
-    if not 2 <= len(shape) <= 3:
-        more = " Distort before batch(): these functions take one image." if len(shape) == 4 else ""
-        raise ValueError(
-            f"An image is (height, width) or (height, width, channels), but here is an array of shape {shape}.{more}"
-        )
-    height, width = shape[-2:] if is_first else shape[:2]
-    if image.size == 0 or max(height, width) > MAX_SIDE:
-        raise ValueError(f"An image of shape {shape} cannot be distorted: sides are 1 to {MAX_SIDE:,} pixels.")
-    if len(shape) == 3:
-        channel_count, other_end = (shape[0], shape[2]) if is_first else (shape[2], shape[0])
+    if image.ndim == 3:
+        channel_count, other_end = (image.shape[0], image.shape[2]) if is_first else (image.shape[2], image.shape[0])
         if channel_count > _MANY_CHANNELS and other_end <= _FEW_CHANNELS:
             other = "channels_last" if is_first else "channels_first"
             raise ValueError(
-                f"An image of shape {shape} would have {channel_count} channels. They seem to stand at the other end: "
-                f"compose(..., data_format={other!r})."
+                f"An image of shape {image.shape} would have {channel_count} channels. They seem to stand at the other "
+                f"end: compose(..., data_format={other!r})."
             )
-        if channel_count > _MAX_CHANNELS:
-            raise ValueError(
-                f"An image of shape {shape} has {channel_count} channels, and OpenCV works on {_MAX_CHANNELS} at most. "
-                "Distort groups of channels, with one seed: they are distorted alike."
-            )
-    dtype: np.dtype[Any] = image.dtype if image.dtype.isnative else image.dtype.newbyteorder("=")
-    if dtype not in _WORKING:
-        raise ValueError(f"An image of dtype {dtype} cannot be distorted. Make it {', '.join(map(str, _WORKING))}.")
-    return dtype
 
 
 @final
+@dataclass(slots=True)
 class Work:
     """The frames of one element, all of one height and width; and its boxes and points."""
 
-    __slots__ = ("images", "masks", "places")
-
-    def __init__(self, images: list[Frame], masks: list[Frame], places: list[Places]) -> None:
-        self.images: list[Frame] = images
-        self.masks: list[Frame] = masks
-        self.places: list[Places] = places
+    images: list[Frame]
+    masks: list[Frame]
+    places: list[Places]
 
     @property
     def size(self) -> tuple[int, int]:
@@ -249,8 +205,7 @@ def distorted(element: Any, settings: Settings, apply: Callable[[Work], None]) -
         frame = Frame(element, settings)
         apply(Work([frame], [], []))
         return frame.result()
-    on, masks, boxes, points = ([place_of(element, key) for key in keys] for keys in settings.leaves.values())
-    on = on or [_first_image(element)]
+    on, masks, boxes, points = _places_of(element, settings)
     work = Work(
         [Frame(element[at], settings) for at in on],
         [Frame(element[at], settings, is_mask=True) for at in masks],
@@ -259,71 +214,54 @@ def distorted(element: Any, settings: Settings, apply: Callable[[Work], None]) -
     apply(work)
     results = [each.result() for each in (*work.images, *work.masks)]
     results += [each.result(*work.size) for each in work.places]
-    return replaced(element, dict(zip((*on, *masks, *boxes, *points), results, strict=True)))
-
-
-def replaced(element: Any, leaves: Mapping[Any, Any]) -> Any:
-    """Returns a copy of an element with other leaves at these places."""
+    leaves = dict(zip((*on, *masks, *boxes, *points), results, strict=True))
     if isinstance(element, Mapping):
         return {**element, **leaves}
     values = [leaves.get(number, leaf) for number, leaf in enumerate(element)]
     return element._make(values) if hasattr(element, "_make") else tuple(values)
 
 
-def unmoved(tree: Any, settings: Settings) -> tuple[Any, list[Any]] | None:
-    """The image of elements of a spec, and the leaves with its height and width that do not move with it.
-
-    None if the spec is of an image alone, or has no image.
-    """
-    if not isinstance(tree, (Mapping, tuple)):
-        return None
+def unmoved(tree: Any, settings: Settings) -> tuple[Any, list[Any]]:
+    """The image of elements of a spec, and the leaves with its height and width that do not move with it."""
     try:
-        on, *others = ([place_of(tree, key) for key in keys] for keys in settings.leaves.values())
-        on = on or [_first_image(tree)]
+        moved = _places_of(tree, settings)
     except ValueError:  # the first element says so
-        return None
-    moved = {*on, *itertools.chain(*others)}
-    size = _size_of(tree[on[0]], settings)
-    places = tree if isinstance(tree, Mapping) else range(len(tree))
-    return on[0], [at for at in places if at not in moved and size and _size_of(tree[at], settings) == size]
+        return None, []
+    image, *_ = moved[0]
+    size = _size_of(tree[image], settings)
+    others = [
+        at for at in (tree if isinstance(tree, Mapping) else range(len(tree))) if not any(at in each for each in moved)
+    ]
+    return image, [at for at in others if size and _size_of(tree[at], settings) == size]
 
 
-def _size_of(leaf: Any, settings: Settings) -> tuple[int | None, ...] | None:
-    """The height and width of a leaf that may be an image."""
-    shape = getattr(leaf, "shape", ())
-    if len(shape) == 2:
-        return tuple(shape)
-    is_first = settings.data_format == "channels_first"
-    return tuple(shape[1:] if is_first else shape[:2]) if len(shape) == 3 else None
+def _size_of(leaf: Any, settings: Settings) -> tuple[int | None, ...]:
+    """The height and width of a leaf that may be an image; else empty."""
+    shape: tuple[int | None, ...] = getattr(leaf, "shape", ())
+    if len(shape) == 3:
+        shape = shape[1:] if settings.data_format == "channels_first" else shape[:2]
+    return shape if len(shape) == 2 else ()
 
 
-def _first_image(element: Any) -> Any:
-    """Returns the default place of the image: the first leaf of a tuple, `"image"` of a dict."""
-    if isinstance(element, tuple) and element:
-        return 0
-    if isinstance(element, Mapping):
-        if "image" in element:
-            return "image"
-        raise ValueError(
-            f"The element is a dict without 'image'. Say which is: on= one of {', '.join(map(repr, element))}."
-        )
-    raise ValueError(f"An image is an array, but here is {type_of(element)}.")
-
-
-def place_of(element: Any, key: Any) -> Any:
-    """Returns the key or index of a leaf of an element.
+def _places_of(element: Any, settings: Settings) -> list[list[Any]]:
+    """Returns the keys or indices of the images, masks, boxes and points of an element.
 
     Raises:
         ValueError: The element has no such leaf.
     """
+    on, *others = ([_place_of(element, key) for key in keys] for keys in settings.leaves.values())
+    return [on or [_place_of(element, "image" if isinstance(element, Mapping) else 0)], *others]
+
+
+def _place_of(element: Any, key: Any) -> Any:
     if isinstance(element, Mapping):
         if key in element:
             return key
-        raise ValueError(f"The element has no leaf {key!r}. It has {', '.join(map(repr, element))}.")
-    if not isinstance(element, tuple):
         raise ValueError(
-            f"on={key!r} is a leaf of a tuple or dict, but the element is {type_of(element)}. Leave on= out."
+            f"The element has no leaf {key!r}. It has {', '.join(map(repr, element))}: say which is the image by on=."
         )
+    if not isinstance(element, tuple):
+        raise ValueError(f"An image is an array, or a leaf of a tuple or dict, but here is {type_of(element)}.")
     names = getattr(element, "_fields", ())
     place = names.index(key) if key in names else key
     if isinstance(place, int) and -len(element) <= place < len(element):

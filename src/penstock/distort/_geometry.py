@@ -1,22 +1,21 @@
 """Distortions that move pixels: along straight lines by a matrix, along curves, and crops, which change the size."""
 
 import math
-from functools import partial
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 
 from penstock.base._errors import ArgumentError
 from penstock.distort._distortion import Distortion, moves
-from penstock.distort._frame import MAX_SIDE
+from penstock.distort._frame import Array
 from penstock.distort._values import Amount, Draws, Range, chance, spread, whole
-from penstock.distort._warp import Grid, Path
+from penstock.distort._warp import Bend, Path, is_unmoved
 from penstock.image._opencv import cv2
 
 _TRY_COUNT: Final = 10
 _ANYWHERE: Final = (0.0, 1.0)
-_STEEPEST: Final = 100.0
-"""A steeper image shows nothing, and OpenCV would count the reflections of its border one by one."""
+_ROUND_COUNT: Final = 20
+"""The rounds by which a point finds its place. Where the pull changes by half a pixel a pixel, the error is 1e-6."""
 
 
 def rotate(degrees: Amount) -> Distortion:
@@ -31,7 +30,7 @@ def rotate(degrees: Amount) -> Distortion:
         >>> images.random_map(rotate(15), seed=1)[0].shape
         (32, 32, 3)
     """
-    return moves("rotate", _rotate, degrees=spread(degrees, around=0))
+    return moves("rotate", _rotate, degrees=spread("rotate(): degrees", degrees, around=0))
 
 
 def _rotate(path: Path, draws: Draws, degrees: Range) -> None:
@@ -47,15 +46,12 @@ def shear(x: Amount, y: Amount = 0.0) -> Distortion:
         x: Pixels to the right for each pixel up. 0.2 is -0.2 to 0.2.
         y: Pixels down for each pixel to the right.
     """
-    bounds = {"around": 0, "least": -_STEEPEST, "most": _STEEPEST}
-    return moves("shear", _shear, x=spread(x, **bounds), y=spread(y, **bounds))
+    return moves("shear", _shear, x=spread("shear(): x", x, around=0), y=spread("shear(): y", y, around=0))
 
 
 def _shear(path: Path, draws: Draws, x: Range, y: Range) -> None:
-    if x != (0, 0):
-        path.about_centre(1.0, draws.between(x), 0.0, 1.0)
-    if y != (0, 0):
-        path.about_centre(1.0, 0.0, -draws.between(y), 1.0)
+    path.about_centre(1.0, draws.between(x), 0.0, 1.0)
+    path.about_centre(1.0, 0.0, -draws.between(y), 1.0)
 
 
 def scale(factor: Amount = 0.0, *, x: Amount = 0.0, y: Amount = 0.0) -> Distortion:
@@ -66,8 +62,9 @@ def scale(factor: Amount = 0.0, *, x: Amount = 0.0, y: Amount = 0.0) -> Distorti
         x: An additional factor for the width.
         y: An additional factor for the height.
     """
-    bounds = {"around": 1, "least": 0.01}
-    return moves("scale", _scale, factor=spread(factor, **bounds), x=spread(x, **bounds), y=spread(y, **bounds))
+    given = {"factor": factor, "x": x, "y": y}
+    ranges = {name: spread(f"scale(): {name}", each, around=1, least=0.01) for name, each in given.items()}
+    return moves("scale", _scale, **ranges)
 
 
 def _scale(path: Path, draws: Draws, factor: Range, x: Range, y: Range) -> None:
@@ -82,34 +79,13 @@ def translate(x: Amount, y: Amount) -> Distortion:
         x: Pixels to the right, also a fraction. 4 is -4 to 4.
         y: Pixels down.
     """
-    bounds = {"around": 0, "least": -MAX_SIDE, "most": MAX_SIDE}
-    return moves("translate", _translate, x=spread(x, **bounds), y=spread(y, **bounds))
+    return moves(
+        "translate", _translate, x=spread("translate(): x", x, around=0), y=spread("translate(): y", y, around=0)
+    )
 
 
 def _translate(path: Path, draws: Draws, x: Range, y: Range) -> None:
     path.transform((1.0, 0.0, -draws.between(x), 0.0, 1.0, -draws.between(y)))
-
-
-def perspective(amount: Amount) -> Distortion:
-    """Looks at the image from aside: each corner moves inwards or outwards. Its size stays.
-
-    Args:
-        amount: How far, as a part of the height and width. 0.1 is -0.1 to 0.1; at most 0.4.
-    """
-    return moves("perspective", _perspective, amount=spread(amount, around=0, least=-0.4, most=0.4))
-
-
-def _perspective(path: Path, draws: Draws, amount: Range) -> None:
-    right, bottom = path.width - 1, path.height - 1
-    corners = np.array([[0, 0], [right, 0], [0, bottom], [right, bottom]], np.float32)
-    signs = np.array([[1, 1], [-1, 1], [1, -1], [-1, -1]])
-    drawn = np.array([[draws.between(amount), draws.between(amount)] for _ in range(4)])
-    moved = corners + (signs * drawn * (path.width, path.height)).astype(np.float32)
-    path.bend(partial(_project, cv2.getPerspectiveTransform(moved, corners)))
-
-
-def _project(matrix: Any, grid: Grid) -> None:
-    grid.origins = cv2.perspectiveTransform(grid.origins, matrix)
 
 
 def flip(horizontal: float = 0.5, vertical: float = 0.0) -> Distortion:
@@ -119,7 +95,12 @@ def flip(horizontal: float = 0.5, vertical: float = 0.0) -> Distortion:
         horizontal: Probability of a swap of left and right; 1 is always.
         vertical: Probability of a swap of top and bottom, independent of the other.
     """
-    return moves("flip", _flip, horizontal=partial(chance, horizontal), vertical=partial(chance, vertical))
+    return moves(
+        "flip",
+        _flip,
+        horizontal=chance("flip(): horizontal", horizontal),
+        vertical=chance("flip(): vertical", vertical),
+    )
 
 
 def _flip(path: Path, draws: Draws, horizontal: float, vertical: float) -> None:
@@ -152,10 +133,10 @@ def crop(height: int, width: int, *, down: Amount = _ANYWHERE, across: Amount = 
         "crop",
         _crop,
         keeps_shapes=False,
-        height=partial(whole, height),
-        width=partial(whole, width),
-        down=spread(down, least=0, most=1),
-        across=spread(across, least=0, most=1),
+        height=whole("crop(): height", height),
+        width=whole("crop(): width", width),
+        down=spread("crop(): down", down, least=0, most=1),
+        across=spread("crop(): across", across, least=0, most=1),
     )
 
 
@@ -205,12 +186,11 @@ def resized_crop(
         "resized_crop",
         _resized_crop,
         keeps_shapes=False,
-        height=partial(whole, height, most=MAX_SIDE),
-        width=partial(whole, width, most=MAX_SIDE),
-        area=spread(area, least=1e-6, most=1),
-        ratio=spread(ratio, least=1e-3, most=1e3),
-        down=spread(down, least=0, most=1),
-        across=spread(across, least=0, most=1),
+        height=whole("resized_crop(): height", height),
+        width=whole("resized_crop(): width", width),
+        **part_ranges("resized_crop()", area, ratio),
+        down=spread("resized_crop(): down", down, least=0, most=1),
+        across=spread("resized_crop(): across", across, least=0, most=1),
     )
 
 
@@ -227,6 +207,14 @@ def _resized_crop(
     y, x = part[0] / height, part[1] / width
     path.transform((x, 0.0, left + x / 2 - 0.5, 0.0, y, top + y / 2 - 0.5))
     path.height, path.width = height, width
+
+
+def part_ranges(verb: str, area: Amount, ratio: Amount) -> dict[str, Range]:
+    """Checks the arguments for `drawn_part`."""
+    return {
+        "area": spread(f"{verb}: area", area, least=1e-6, most=1),
+        "ratio": spread(f"{verb}: ratio", ratio, least=1e-3, most=1e3),
+    }
 
 
 def drawn_part(area: Range, ratio: Range, height: int, width: int, draws: Draws) -> tuple[int, int] | None:
@@ -259,10 +247,10 @@ def sine_warp(
     return moves(
         "sine_warp",
         _sine_warp,
-        amplitude=spread(amplitude, above=0, least=-MAX_SIDE, most=MAX_SIDE),
-        period=spread(period, least=1),
-        phase=spread(phase),
-        along=lambda _: along,
+        amplitude=spread("sine_warp(): amplitude", amplitude, above=0),
+        period=spread("sine_warp(): period", period, least=1),
+        phase=spread("sine_warp(): phase", phase),
+        along=along,
     )
 
 
@@ -270,17 +258,26 @@ def _sine_warp(path: Path, draws: Draws, amplitude: Range, period: Range, phase:
     height = draws.between(amplitude)
     frequency = 2 * math.pi / draws.between(period)
     start = 2 * math.pi * draws.between(phase)
+    read, moved = (0, 1) if along == "columns" else (1, 0)
 
-    moved, read = (1, 0) if along == "columns" else (0, 1)
+    def shifts(places: Array) -> Array:
+        shift: Array = height * np.sin(frequency * places + start)
+        return shift
 
-    def wave(grid: Grid) -> None:
-        places = grid.origins[..., read]
-        if grid.is_unmoved:  # then all rows or columns are alike
+    def origins(of: Array) -> Array:
+        places = of[..., read]
+        if is_unmoved(of):  # then all rows or columns are alike
             places = places[:1] if along == "columns" else places[:, :1]
-        # Negative, because a pixel of a column that was shifted down comes from above.
-        grid.move(moved, -height * np.sin(frequency * places + start))
+        result = of.copy()
+        result[..., moved] -= shifts(places)  # a pixel of a column that was shifted down comes from above
+        return result
 
-    path.bend(wave)
+    def places(of: Array) -> Array:
+        result = of.copy()
+        result[:, moved] += shifts(of[:, read])
+        return result
+
+    path.bend(Bend(origins, places))
 
 
 def elastic(displacement: Amount, spacing: Amount) -> Distortion:
@@ -299,8 +296,8 @@ def elastic(displacement: Amount, spacing: Amount) -> Distortion:
     return moves(
         "elastic",
         _elastic,
-        displacement=spread(displacement, above=0, least=0, most=MAX_SIDE),
-        spacing=spread(spacing, least=1),
+        displacement=spread("elastic(): displacement", displacement, above=0, least=0),
+        spacing=spread("elastic(): spacing", spacing, least=1),
     )
 
 
@@ -310,12 +307,20 @@ def _elastic(path: Path, draws: Draws, displacement: Range, spacing: Range) -> N
     # Two extra knots, so that the borders are not smoother than the middle.
     knots = (round(height / distance) + 2, round(width / distance) + 2, 2)
     pulls = draws.rng.standard_normal(knots, dtype=np.float32)
-    pulls *= deviation
+    field = cv2.resize(pulls * np.float32(deviation), (width, height), interpolation=cv2.INTER_CUBIC)
 
-    def pull(grid: Grid) -> None:
-        field = cv2.resize(pulls, (width, height), interpolation=cv2.INTER_CUBIC)
-        if not grid.is_unmoved or grid.origins.shape != field.shape:
-            field = cv2.remap(field, grid.origins, None, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
-        grid.origins = grid.origins + field
+    def pulls_at(places: Array) -> Array:
+        pulled: Array = cv2.remap(field, places.astype(np.float32), None, cv2.INTER_LINEAR, None, cv2.BORDER_REPLICATE)
+        return pulled
 
-    path.bend(pull)
+    def origins(of: Array) -> Array:
+        is_whole = is_unmoved(of) and of.shape == field.shape
+        return of + (field if is_whole else pulls_at(of))
+
+    def places(of: Array) -> Array:
+        found = of
+        for _ in range(_ROUND_COUNT):  # its origin, place + pull at the place, is the point
+            found = of - pulls_at(found[None])[0]
+        return found
+
+    path.bend(Bend(origins, places))

@@ -6,29 +6,26 @@ Amounts are factors, or in the units of the pixels. So the range of floats does 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Final, final
+from typing import Any, Final, final
 
 import numpy as np
 
+from penstock.base._errors import ArgumentError, ArgumentTypeError
 from penstock.distort._distortion import Distortion, changes
-from penstock.distort._frame import Array, Frame, Work
-from penstock.distort._geometry import drawn_part
-from penstock.distort._values import Amount, Draws, Range, chance, numbers, spread
+from penstock.distort._frame import Array, Frame, Work, rounded
+from penstock.distort._geometry import drawn_part, part_ranges
+from penstock.distort._values import Amount, Draws, Range, numbers, spread
 from penstock.image._opencv import cv2
 
 _NO_BLUR: Final = 0.1
 """A standard deviation, in pixels, below which no 8-bit pixel changes."""
-_MOST_BLUR: Final = 1000.0
-"""A larger one makes the image one colour, and takes ever more time."""
 _LEAST_NOISE: Final = 0.1
 """A standard deviation, in levels, below which rounding removes all noise."""
+_ONE: Final = 1.01
+"""Interpolated values may be slightly above 1."""
 
 # OpenCV's names of the dtypes of frames.
 _DEPTHS: Final = {"u1": cv2.CV_8U, "u2": cv2.CV_16U, "i2": cv2.CV_16S, "f4": cv2.CV_32F, "f8": cv2.CV_64F}
-_YIQ: Final = np.array([[0.299, 0.587, 0.114], [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])
-"""Brightness and two axes of colour, of red, green and blue (NTSC)."""
-_LUMA: Final = np.tile(_YIQ[:1], (3, 1))
 _STILL: Final = np.array([[0, 0, 0], [0, 1, 0], [0, 0, 0]], np.float32)
 _TO_MEAN: Final = np.array([[1, 1, 1], [1, -8, 1], [1, 1, 1]], np.float32) / 8
 
@@ -52,7 +49,7 @@ def blur(sigma: Amount) -> Distortion:
     Args:
         sigma: Its standard deviation in pixels. 1.5 is 0 to 1.5.
     """
-    return changes("blur", _EachImage(_blur), sigma=spread(sigma, above=0, least=0, most=_MOST_BLUR))
+    return changes("blur", _EachImage(_blur), sigma=spread("blur(): sigma", sigma, above=0, least=0))
 
 
 def _blur(image: Array, deviation: float) -> Array:
@@ -68,7 +65,7 @@ def smooth(amount: Amount) -> Distortion:
     Args:
         amount: The neighbours' part: 0.6 is 0 to 0.6. Pillow's `SMOOTH` is `exactly(8 / 13)`.
     """
-    return changes("smooth", _EachImage(_smooth), amount=spread(amount, above=0, least=0, most=1))
+    return changes("smooth", _EachImage(_smooth), amount=spread("smooth(): amount", amount, above=0, least=0, most=1))
 
 
 def _smooth(image: Array, amount: float) -> Array:
@@ -81,7 +78,7 @@ def sharpen(amount: Amount) -> Distortion:
     Args:
         amount: The distance, where 1 doubles the difference: 1 is 0 to 1. Pillow's `SHARPEN` is `exactly(1)`.
     """
-    return changes("sharpen", _EachImage(_sharpen), amount=spread(amount, above=0, least=0))
+    return changes("sharpen", _EachImage(_sharpen), amount=spread("sharpen(): amount", amount, above=0, least=0))
 
 
 def _sharpen(image: Array, amount: float) -> Array:
@@ -94,60 +91,13 @@ def brightness(factor: Amount) -> Distortion:
     Args:
         factor: 0.2 is 0.8 to 1.2; 0 would be black.
     """
-    return changes("brightness", _EachImage(_brightness), factor=spread(factor, around=1, least=0))
+    return changes(
+        "brightness", _EachImage(_brightness), factor=spread("brightness(): factor", factor, around=1, least=0)
+    )
 
 
 def _brightness(image: Array, factor: float) -> Array:
     return cv2.addWeighted(image, factor, image, 0.0, 0.0)  # type: ignore[no-any-return]
-
-
-def saturation(factor: Amount) -> Distortion:
-    """Moves the colours of an RGB image away from grey, or closer to it.
-
-    Args:
-        factor: 0.2 is 0.8 to 1.2; 0 would be grey.
-    """
-    return changes("saturation", _EachImage(_saturation), factor=spread(factor, around=1, least=0))
-
-
-def _saturation(image: Array, factor: float) -> Array:
-    return _recoloured(image, factor * np.eye(3) + (1 - factor) * _LUMA)
-
-
-def hue(degrees: Amount) -> Distortion:
-    """Turns the colours of an RGB image around grey, as a hue; brightness stays.
-
-    Args:
-        degrees: 20 is -20 to 20, of 360.
-    """
-    return changes("hue", _EachImage(_hue), degrees=spread(degrees, around=0))
-
-
-def _hue(image: Array, degrees: float) -> Array:
-    cosine, sine = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    turned = np.array([[1, 0, 0], [0, cosine, -sine], [0, sine, cosine]])
-    return _recoloured(image, np.linalg.inv(_YIQ) @ turned @ _YIQ)
-
-
-def grayscale(probability: float = 1.0) -> Distortion:
-    """Makes an RGB image grey. It keeps its three channels.
-
-    Args:
-        probability: 0 to 1.
-    """
-    return changes("grayscale", _grayscale, probability=partial(chance, probability))
-
-
-def _grayscale(work: Work, draws: Draws, probability: float) -> None:
-    if draws.happens(probability):
-        for frame in work.images:
-            frame.image = _recoloured(frame.image, _LUMA)
-
-
-def _recoloured(image: Array, matrix: Array) -> Array:
-    if image.shape[2:] != (3,):
-        raise ValueError(f"Colours are those of RGB, three channels, and an image has shape {image.shape}.")
-    return cv2.transform(image, matrix)  # type: ignore[no-any-return]
 
 
 def contrast(factor: Amount) -> Distortion:
@@ -156,7 +106,7 @@ def contrast(factor: Amount) -> Distortion:
     Args:
         factor: 0.2 is 0.8 to 1.2; 0 would be grey.
     """
-    return changes("contrast", _EachImage(_contrast), factor=spread(factor, around=1, least=0))
+    return changes("contrast", _EachImage(_contrast), factor=spread("contrast(): factor", factor, around=1, least=0))
 
 
 def _contrast(image: Array, factor: float) -> Array:
@@ -172,13 +122,13 @@ def noise(sigma: Amount) -> Distortion:
     Raises:
         ValueError: When called: the pixels are integers, and `sigma` is too small to change any.
     """
-    return changes("noise", _noise, sigma=spread(sigma, above=0, least=0))
+    return changes("noise", _noise, sigma=spread("noise(): sigma", sigma, above=0, least=0))
 
 
 def _noise(work: Work, draws: Draws, sigma: Range) -> None:
     deviation = draws.between(sigma)
     for frame in work.images:
-        if frame.dtype.kind != "f" and sigma.high < _LEAST_NOISE:
+        if frame.dtype.kind in "iu" and sigma.high < _LEAST_NOISE:
             raise ValueError(
                 f"noise({sigma}) changes nothing of an image of {frame.dtype}: sigma is in levels. Give levels, as in "
                 "noise(8), or make the image float32 before: to_float()."
@@ -203,19 +153,14 @@ def erase(
         ratio: Width over height; its logarithm is drawn evenly.
         value: The paint, in the units of the pixels; one number, or one for each channel.
     """
-    return changes(
-        "erase",
-        _erase,
-        area=spread(area, least=1e-6, most=1),
-        ratio=spread(ratio, least=1e-3, most=1e3),
-        value=partial(numbers, value),
-    )
+    ranges = part_ranges("erase()", area, ratio)
+    return changes("erase", _erase, **ranges, value=numbers("erase(): value", value))
 
 
 def _erase(work: Work, draws: Draws, area: Range, ratio: Range, value: tuple[float, ...]) -> None:
     height, width = work.images[0].image.shape[:2]
     part = drawn_part(area, ratio, height, width, draws)
-    top, left = draws.unit(), draws.unit()
+    top, left = draws.rng.random(), draws.rng.random()
     if part is None:
         return
     y, x = int(top * (height - part[0] + 1)), int(left * (width - part[1] + 1))
@@ -225,14 +170,47 @@ def _erase(work: Work, draws: Draws, area: Range, ratio: Range, value: tuple[flo
 
 def _paint(frame: Frame, place: tuple[slice, slice], value: tuple[float, ...]) -> None:
     """Paints a rectangle of a copy of the image."""
-    channel_count = frame.image.shape[2] if frame.image.ndim == 3 else 1
-    if len(value) not in (1, channel_count):
-        raise ValueError(
-            f"erase(value=) has {len(value)} numbers, and the image {channel_count} channels. Give one, or as many."
-        )
-    color = np.asarray(frame.worked(value))
-    if frame.image.dtype.kind != "f":
-        info = np.iinfo(frame.image.dtype)
-        color = np.clip(np.rint(color), info.min, info.max).astype(frame.image.dtype)
+    colour: Array = np.array(value if len(value) > 1 else value[0])
+    if frame.image.dtype.kind in "iu":
+        colour = rounded(colour, frame.image.dtype)
     frame.image = frame.image.copy()
-    frame.image[place] = color if channel_count > 1 else color[0]
+    try:
+        frame.image[place] = colour
+    except ValueError as error:
+        raise ValueError(f"erase(value=) takes one number, or one for each channel: {error}.") from None
+
+
+def to_float(dtype: Any = "float32") -> Distortion:
+    """Converts integers to floats from 0 to 1: the largest value of their dtype becomes 1. Floats keep their values.
+
+    Args:
+        dtype: float16, float32 or float64.
+
+    Raises:
+        ValueError: When called: an image of floats has values above 1, such as levels up to 255.
+
+    Example:
+        >>> from penstock.image import to_float
+        >>> to_float()(np.array([[0, 51, 255]], "uint8"))
+        array([[0. , 0.2, 1. ]], dtype=float32)
+    """
+    try:
+        name = np.dtype(dtype).name
+    except TypeError:
+        raise ArgumentTypeError(f"to_float() takes a dtype, not {dtype!r}.") from None
+    if name not in ("float16", "float32", "float64"):
+        raise ArgumentError(f"to_float() makes float16, float32 or float64, not {name}.")
+    return changes("to_float", _to_float, dtype=name)
+
+
+def _to_float(work: Work, draws: Draws, name: str) -> None:
+    dtype, working = np.dtype(name), np.promote_types(name, np.float32)
+    for frame in work.images:
+        if frame.dtype.kind in "iu":
+            frame.image = np.divide(frame.image, np.iinfo(frame.dtype).max, dtype=working)
+        elif frame.image.max(initial=0) > _ONE:
+            raise ValueError(
+                f"to_float() leaves floats as they are, and these go up to {frame.image.max():g}, not 1. Read the "
+                'images with dtype="uint8"; or divide them by 255, for levels up to 255.'
+            )
+        frame.image, frame.dtype = frame.image.astype(working, copy=False), dtype

@@ -6,9 +6,7 @@ to 1.5. For places and sizes, such as a period, a single number is that number.
 """
 
 import math
-from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple, NoReturn, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -44,57 +42,46 @@ def exactly(value: float) -> Range:
                [0, 1, 0],
                [1, 0, 0]], dtype=uint8)
     """
-    return Range(*[_number("exactly()", value)] * 2)
-
-
-Check = Callable[[str], Any]
-"""Checks an argument, and returns its value. Takes the function and the name of the argument, for messages."""
+    number = _number("exactly()", value)
+    return Range(number, number)
 
 
 def spread(
+    what: str,
     value: Amount,
     *,
     least: float = -math.inf,
     most: float = math.inf,
     around: float | None = None,
     above: float | None = None,
-) -> Check:
-    """Returns a check of an argument that is a range.
-
-    The check raises `ArgumentError` if it is no range or out of bounds, and `ArgumentTypeError` if it holds no numbers.
+) -> Range:
+    """Returns an argument as a range.
 
     Args:
+        what: The function and the name of the argument, for messages.
         value: The argument.
         least: The lowest allowed number.
         most: The highest allowed number.
         around: A single number `r` means `around - r` to `around + r`. None: it means itself.
-        above: In place of `around`, for an amount with one direction: `r` means `above` to `above + r`.
+        above: A single number `r` means `above` to `above + r`.
+
+    Raises:
+        ArgumentError: It is no range, or out of bounds.
+        ArgumentTypeError: It holds no numbers.
     """
-
-    def check(what: str) -> Range:
-        if isinstance(value, list | tuple):
-            if len(value) != 2:
-                raise ArgumentError(
-                    f"{what} takes a number or a pair (low, high), but has {len(value)} numbers: {value!r}."
-                )
-            low, high = _number(what, value[0]), _number(what, value[1])
-        else:
-            low = high = _number(what, value)
-            if around is not None:
-                if high < 0:
-                    raise ArgumentError(f"{what}={high:g} is a distance, so it is not negative. Or give (low, high).")
-                low, high = around - high, around + high
-            elif above is not None:
-                low, high = above, above + high
-        if low > high:
-            raise ArgumentError(f"{what}={value!r} goes from {low:g} down to {high:g}: give (low, high).")
-        if low < least or high > most:
-            bounds = f"at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
-            said = f"exactly({low:g})" if isinstance(value, Range) else repr(value)
-            raise ArgumentError(f"{what}={said} is the range {low:g} to {high:g}; it can be {bounds}.")
-        return Range(low, high)
-
-    return check
+    if isinstance(value, list | tuple) and len(value) == 2:
+        low, high = _number(what, value[0]), _number(what, value[1])
+    else:
+        low = high = _number(what, value)
+        if around is not None:
+            low, high = around - high, around + high
+        elif above is not None:
+            low = above
+    if not least <= low <= high <= most:
+        raise ArgumentError(
+            f"{what}={value} is the range {low:g} to {high:g}; it goes up, and lies within {least:g} and {most:g}."
+        )
+    return Range(low, high)
 
 
 def _number(what: str, value: Any) -> float:
@@ -106,7 +93,7 @@ def _number(what: str, value: Any) -> float:
     return number
 
 
-def chance(value: Any, what: str) -> float:
+def chance(what: str, value: Any) -> float:
     """Returns a probability. True means 1.
 
     Raises:
@@ -121,36 +108,27 @@ def chance(value: Any, what: str) -> float:
     return number
 
 
-def numbers(value: Any, what: str) -> tuple[float, ...]:
+def numbers(what: str, value: Any) -> tuple[float, ...]:
     """Returns a number, or one for each channel.
 
     Raises:
-        ArgumentError: There is none, or one is not finite.
         ArgumentTypeError: They are no numbers.
     """
     try:
-        found = tuple(np.asarray(value, np.float64).reshape(-1).tolist())
+        return tuple(np.asarray(value, np.float64).reshape(-1).tolist())
     except (TypeError, ValueError, OverflowError):
         raise ArgumentTypeError(f"{what} takes a number, or one for each channel, not {value!r}.") from None
-    if not found or not np.isfinite(found).all():
-        raise ArgumentError(f"{what} takes finite numbers, not {value!r}.")
-    return found
 
 
-def whole(value: Any, what: str, most: float = math.inf) -> int:
-    """Returns a count: an integer from 1 to `most`.
+def whole(what: str, value: Any) -> int:
+    """Returns a count of pixels, at least 1.
 
     Raises:
-        ArgumentError: It is below 1, or above `most`.
-        ArgumentTypeError: It is no integer.
+        ArgumentError: It is below 1, or no integer.
     """
     number = as_int(value)
-    if number is None:
-        raise ArgumentTypeError(f"{what} takes an integer, not {type_of(value)}.")
-    if number < 1:
-        raise ArgumentError(f"{what}={value} has to be at least 1.")
-    if number > most:
-        raise ArgumentError(f"{what} can be at most {most}, and is more.")
+    if number is None or number < 1:
+        raise ArgumentError(f"{what} takes an integer of at least 1, not {value!r}.")
     return number
 
 
@@ -163,36 +141,31 @@ class Draws:
         asker: The distortion, for the message.
     """
 
-    __slots__ = ("_asker", "_rng", "unit")
+    __slots__ = ("_asker", "_rng")
 
     def __init__(self, rng: np.random.Generator | None, asker: object) -> None:
         self._rng = rng
         self._asker = asker
-        # One by one: drawing an array releases the GIL, and another thread's turn costs more than the numbers.
-        self.unit: Callable[[], float] = partial(_refuse, asker) if rng is None else rng.random
-        """Draws a number in [0, 1)."""
 
     @property
     def rng(self) -> np.random.Generator:
-        """The generator, for whole arrays of numbers.
+        """The generator. Single numbers are drawn one by one, because drawing an array releases the GIL.
 
         Raises:
             ArgumentError: There is no generator.
         """
-        return self._rng or _refuse(self._asker)
+        if self._rng is None:
+            raise ArgumentError(
+                f"{self._asker!r} draws random numbers, and was called without a generator. Use random_map(), which "
+                "gives each element one; for map(), fix its numbers, as in rotate(exactly(15))."
+            )
+        return self._rng
 
     def between(self, range_: Range) -> float:
         """Draws a number of a range. A range of one number draws nothing."""
         low, high = range_
-        return low if low == high else low + (high - low) * self.unit()
+        return low if low == high else low + (high - low) * self.rng.random()
 
     def happens(self, probability: float) -> bool:
         """Draws whether an event of this probability happens. 0 and 1 draw nothing."""
-        return probability >= 1 or (probability > 0 and self.unit() < probability)
-
-
-def _refuse(asker: object) -> NoReturn:
-    raise ArgumentError(
-        f"{asker!r} draws random numbers, and was called without a generator. Use random_map(), which gives each "
-        "element one; for map(), fix its numbers, as in rotate(exactly(15)), or frozen(distortion)."
-    )
+        return probability >= 1 or (probability > 0 and self.rng.random() < probability)

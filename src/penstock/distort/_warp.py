@@ -2,19 +2,19 @@
 
 A `Path` maps a pixel of the result back to a place in the image. Each step adds its inverse. Affine steps multiply into
 a matrix, others stand between two matrices. At the end an affine path is one `cv2.warpAffine`, or a slice for a crop,
-flip or resize. Any other path is evaluated for every pixel, and is one `cv2.remap`.
+flip or resize. Any other path is evaluated for every pixel, and is one `cv2.remap`. Boxes and points go the other way,
+step by step.
 
 Coordinates are those of pixel centres: the centre of an image of width w is (w - 1) / 2.
 """
 
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 
 from penstock.distort._frame import Array, Frame, Work
-from penstock.distort._places import moved_by_matrix, moved_by_origins
 from penstock.image._opencv import cv2
 
 Matrix = tuple[float, float, float, float, float, float]
@@ -35,49 +35,27 @@ _MAX_CHANNELS: Final = 4
 """More channels are warped in groups, because OpenCV has border values for four."""
 
 
-@final
-class Grid:
-    """The origins of the pixels of a result.
+class Bend(NamedTuple):
+    """A step that is no matrix."""
 
-    Args:
-        height: Height of the result.
-        width: Width of the result.
-    """
-
-    __slots__ = ("origins",)
-
-    def __init__(self, height: int, width: int) -> None:
-        self.origins: Array = _places(height, width)
-        """x and y of each pixel's origin, (height, width, 2) float32. It is replaced, not written."""
-
-    @property
-    def is_unmoved(self) -> bool:
-        """Whether each pixel comes from its own place."""
-        return self.origins is _places(*self.origins.shape[:2])
-
-    def transform(self, matrix: Matrix) -> None:
-        """Moves all origins by an affine map."""
-        if matrix != _IDENTITY:
-            self.origins = cv2.transform(self.origins, np.reshape(matrix, (2, 3)))
-
-    def move(self, axis: int, moves: Any) -> None:
-        """Moves origins to the right (axis 0) or down (axis 1), by pixels for each, each column or each row."""
-        both = np.zeros((*moves.shape, 2), np.float32)
-        both[..., axis] = moves
-        self.origins = self.origins + both
+    origins: Callable[[Array], Array]
+    """Returns the origins, in the image before it, of places in the image after it. Both are (height, width, 2)."""
+    places: Callable[[Array], Array]
+    """Returns the places, in the image after it, of points (count, 2) of the image before it."""
 
 
 @lru_cache(maxsize=16)
-def _places(height: int, width: int) -> Array:
-    """Returns x and y of each pixel."""
+def unmoved(height: int, width: int) -> Array:
+    """Returns x and y of each pixel, (height, width, 2) float32."""
     y, x = np.indices((height, width), np.float32)
     places = np.stack([x, y], -1)
     places.flags.writeable = False
     return places
 
 
-Bend = Callable[[Grid], None]
-"""A change of origins that is no matrix."""
+def is_unmoved(origins: Array) -> bool:
+    """Whether each pixel comes from its own place."""
+    return origins is unmoved(*origins.shape[:2])
 
 
 @final
@@ -125,7 +103,7 @@ class Path:
         """Warps the frames."""
         frames = [*work.images, *work.masks]
         for places in work.places:
-            places.move(self._moved, self.height, self.width)
+            places.move(self._places, self.height, self.width)
         if not self._before and (box := self._box(*work.size)):
             for frame in frames:
                 frame.image = _boxed(frame, box, self.height, self.width)
@@ -136,23 +114,21 @@ class Path:
             warp = partial(_warped, frame, margin, origins, (self.width, self.height))
             frame.image = _by_channels(warp, frame.image, frame.value)
 
-    def _moved(self, points: Array) -> Array:
+    def _places(self, points: Array) -> Array:
         """Returns the places in the result of points of the image."""
-        if not self._before:
-            return moved_by_matrix(points, self._matrix)
-        return moved_by_origins(points, self._origins(0))
+        for matrix, bend in self._before:
+            points = bend.places(_moved(points, matrix))
+        return _moved(points, self._matrix)
 
     def _origins(self, margin: int) -> Array:
         """Returns the matrix of an affine path, or the origins of another. For images with a margin around them."""
         if not self._before:
             return np.reshape(_shifted(self._matrix, margin), (2, 3))
-        grid, matrix_after = Grid(self.height, self.width), self._matrix
+        origins, matrix_after = unmoved(self.height, self.width), self._matrix
         for before, bend in reversed(self._before):
-            grid.transform(matrix_after)
-            bend(grid)
+            origins = bend.origins(_transformed(origins, matrix_after))
             matrix_after = before
-        grid.transform(_shifted(matrix_after, margin))
-        return grid.origins
+        return _transformed(origins, _shifted(matrix_after, margin))
 
     def _box(self, height: int, width: int) -> tuple[slice, slice] | None:
         """Returns the slices of the image that become the result by a resize; None if there are none."""
@@ -162,6 +138,16 @@ class Path:
         columns = _slice(a, c, self.width, width)
         rows = _slice(e, f, self.height, height) if columns else None
         return (rows, columns) if rows and columns else None
+
+
+def _transformed(origins: Array, matrix: Matrix) -> Array:
+    return origins if matrix == _IDENTITY else cv2.transform(origins, np.reshape(matrix, (2, 3)))
+
+
+def _moved(points: Array, inverse: Matrix) -> Array:
+    """Moves points by an affine step, given its inverse."""
+    forward = np.linalg.inv(np.array([*inverse, 0, 0, 1]).reshape(3, 3))
+    return points @ forward[:2, :2].T + forward[:2, 2]
 
 
 def _margin(frame: Frame) -> int:
@@ -181,11 +167,7 @@ def _shifted(matrix: Matrix, margin: int) -> Matrix:
 
 
 def _warped(frame: Frame, margin: int, origins: Array, size: tuple[int, int], image: Array, value: Values) -> Any:
-    height, width = image.shape[:2]
-    if frame.border == cv2.BORDER_REFLECT_101 and 1 in (height, width):
-        # OpenCV 5, bicubic, loops endlessly for the neighbour of a single pixel. A doubled pixel is the same image.
-        image = cv2.copyMakeBorder(image, 0, int(height == 1), 0, int(width == 1), cv2.BORDER_REPLICATE)
-    elif margin:
+    if margin:
         image = cv2.copyMakeBorder(image, margin, margin, margin, margin, frame.border, None, value)
     if origins.ndim == 3:
         return cv2.remap(image, origins, None, frame.interpolation, None, frame.border, value)
