@@ -1,7 +1,8 @@
 """Writes pictures as TFRecord files, and reads them again in any order, without TensorFlow.
 
 `tf.data` reads such files from start to end, and shuffles what fits in its buffer. Here they have an index, so that
-`shuffle` is over all of them, `ds[i]` is any record, and a run goes on where it stopped. Needs google-crc32c.
+`shuffle` is over all of them, `ds[i]` is any record, and a run goes on where it stopped. Needs google-crc32c and
+protobuf.
 """
 
 import tempfile

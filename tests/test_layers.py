@@ -138,6 +138,7 @@ OPTIONAL = {
     "array_record": ("formats/arrayrecord.py",),
     "lance": ("formats/lance.py",),
     "av": ("formats/_films.py", "formats/videos.py"),
+    "google": ("formats/_example.py",),
     "google_crc32c": ("formats/tfrecord.py",),
     "fsspec": ("sources/_remote.py",),
     "obstore": ("sources/_store.py",),

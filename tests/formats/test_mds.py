@@ -172,14 +172,18 @@ def test_several_folders_are_one_after_the_other(tmp_path):
 
 def test_pickled_columns_are_refused_and_others_are_read(tmp_path):
     folder = written(tmp_path / "x", {"x": "pkl", "n": "int"}, [{"x": b"cos\nsystem\n.", "n": 5}])
-    with pytest.raises(ps.SourceError, match=r"the column 'x' is a pickle \(pkl\), which runs .* columns=\['n'\]"):
+    with pytest.raises(
+        ps.SourceError, match=r"the column 'x' has the encoding 'pkl', .* pickle .*runs .* columns=\['n'\]"
+    ):
         ps.from_mds(folder)
     assert ps.from_mds(folder, columns=["n"])[0] == {"n": 5}
 
 
 def test_unknown_encodings_and_compressions_are_refused(tmp_path):
     folder = written(tmp_path / "x", {"x": "other", "n": "int"}, [{"x": b"", "n": 5}])
-    with pytest.raises(ps.SourceError, match=r"'x' has the encoding 'other', which is not read\. Leave it out: .*'n'"):
+    with pytest.raises(
+        ps.SourceError, match=r"'x' has the encoding 'other', which is not read; .* Leave it out: .*'n'"
+    ):
         ps.from_mds(folder)
     folder = written(tmp_path / "y", {"n": "int"}, [{"n": 5}], "gz")
     about(folder, lambda index: index["shards"][0].update(compression="snappy"))
@@ -197,7 +201,7 @@ def test_columns_are_checked(tmp_path):
         ps.from_mds(folder, columns=["n", "n"])
     with pytest.raises(ps.ArgumentTypeError, match=r"from_mds\(columns=\) is a list of names, got a str"):
         ps.from_mds(folder, columns="n")
-    with pytest.raises(ps.ArgumentTypeError, match=r"from_mds\(\) needs a folder, a pattern or a list of folders, got"):
+    with pytest.raises(ps.ArgumentTypeError, match=r"from_mds\(\) needs a path, a pattern or a list of paths, got"):
         ps.from_mds(3)
 
 
@@ -212,8 +216,8 @@ def test_pyarrow_is_needed_for_its_compressions_only(tmp_path, monkeypatch):
     gz, zstd = (written(tmp_path / kind, COLUMNS, SAMPLES, kind) for kind in ("gz", "zstd"))
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert len(ps.from_mds(gz)) == 8
-    with pytest.raises(ImportError, match=r"^from_mds\(\) needs pyarrow: pip install pyarrow\."):
-        ps.from_mds(zstd)
+    with pytest.raises(ImportError, match=r"compressed by zstd needs pyarrow: pip install pyarrow\."):
+        ps.from_mds(zstd)[0]
 
 
 def raw(**facts):
@@ -225,24 +229,19 @@ def shard(**facts):
 
 
 LIES = {
-    "no list": (lambda index: index.pop("shards"), "is no index of MDS, or damaged: it has no list of shards"),
+    "no list": (lambda index: index.pop("shards"), r"is no index of MDS, or damaged: KeyError\('shards'\)"),
     "no shards": (lambda index: index.update(shards=[]), "has no shards. Its writing failed"),
-    "no description": (lambda index: index.update(shards=[3]), "of shard 0 there is 3 in place of a description"),
-    "format": (shard(format="csv"), "the format is 'csv' of version 2, and 'mds' of version 2 is read"),
-    "many": (shard(samples=10**12), "samples take 20,000,000,000,008 or more"),
-    "negative": (shard(samples=-1), "there is -1 in place of a count"),
-    "a truth value": (shard(samples=True), "there is True in place of a count"),
+    "no description": (lambda index: index.update(shards=[3]), "is no index of MDS, or damaged: TypeError"),
+    "format": (shard(format="csv"), "the format is csv of version 2, and mds of version 2 is read"),
+    "many": (shard(samples=10**12), "mds says that it has 3 samples, and its index says 1,000,000,000,000"),
+    "negative": (shard(samples=-1), "mds says that it has 3 samples, and its index says -1"),
     "fewer": (shard(samples=1), "shard.00000.mds says that it has 3 samples, and its index says 1"),
     "above": (raw(basename="../x.mds"), "the file '../x.mds' lies outside the folder of the index"),
     "elsewhere": (raw(basename="/etc/passwd"), "the file '/etc/passwd' lies outside the folder"),
     "a URL": (raw(basename="http://x/y"), "the file 'http://x/y' lies outside the folder"),
-    "half a pair": (raw(basename="\ud800"), "of shard 0 'utf-8' codec can't encode character"),
-    "size": (raw(bytes=9999), "bytes, and .*/index.json says 9,999. It is cut off"),
-    "no size": (lambda index: index["shards"][0].pop("raw_data"), "of shard 0 it has no 'raw_data'"),
-    "sizes": (shard(column_sizes=[8, None, 4]), "the column 'a' is ndarray:int16, of None bytes, and has 4"),
-    "axis": (shard(column_encodings=["int", "str", "ndarray:int8:0"]), "'ndarray:int8:0' has an axis of no size"),
-    "one name": (shard(column_names=["n", "n", "a"]), "two columns have one name"),
-    "names": (shard(column_names=["n"]), "columns have names, encodings and sizes, as many of each"),
+    "half a pair": (raw(basename="\ud800"), "is no index of MDS, or damaged: UnicodeEncodeError"),
+    "no file": (lambda index: index["shards"][0].pop("raw_data"), r"or damaged: KeyError\('raw_data'\)"),
+    "names": (shard(column_names=["n"]), r"or damaged: ValueError\(.zip\(\) argument 2 is longer"),
 }
 
 
@@ -251,7 +250,7 @@ def test_a_lying_index_is_named(tmp_path, kind):
     folder, (lie, text) = written(tmp_path / "x", COLUMNS, SAMPLES), LIES[kind]
     about(folder, lie)
     with pytest.raises(ps.SourceError, match=text) as caught:
-        ps.from_mds(folder)[0]
+        ps.from_mds(folder)[1]
     assert str(folder) in str(caught.value)
 
 
@@ -275,16 +274,20 @@ def test_a_missing_file_is_named(tmp_path):
 
 
 DAMAGE = {
-    "cut": (lambda data: data[:-1], r"shard\.00000\.mds has \d+ bytes, and .*/index\.json says"),
-    "empty": (lambda data: b"", r"shard\.00000\.mds has 0 bytes"),
-    "count": (lambda data: b"\x09" + data[1:], r"00000\.mds says that it has 9 samples, and its index says 3"),
-    "table": (lambda data: data[:8] + b"\xff" * 4 + data[12:], r"00000\.mds is damaged: its samples lie from byte"),
-    "in its table": (lambda data: data[:4] + b"\4\0\0\0" + data[8:], r"samples lie from byte 4 .* ends at 20, up to"),
+    "cut": (lambda data: data[:-1], r"shard\.00000\.mds is damaged or cut off: its 3 samples do not lie"),
+    "cut table": (lambda data: data[:9], r"shard\.00000\.mds is damaged or cut off: its 3 samples do not lie"),
+    "empty": (lambda data: b"", r"shard\.00000\.mds is damaged or cut off"),
+    "count": (lambda data: b"\2" + data[1:12] + data[16:], r"00000\.mds is damaged or cut off: its 2 samples"),
+    "table": (lambda data: data[:8] + b"\xff" * 4 + data[12:], r"00000\.mds is damaged or cut off: its 3 samples"),
+    "in its table": (
+        lambda data: data[:4] + b"\4\0\0\0" + data[8:],
+        r"00000\.mds is damaged or cut off: its 3 samples",
+    ),
     "sizes": (lambda data: data[:41] + b"\xff" * 4 + data[45:], r"shard\.00000\.mds sample 0 is damaged: it has 18"),
-    "text": (lambda data: data.replace(b"\xc3", b"\xff"), r"sample 1 is damaged: its column 's' is no text in UTF-8: "),
+    "text": (lambda data: data.replace(b"\xc3", b"\xff"), r"sample 1 is damaged: its column 's': UnicodeDecodeError"),
     "axes": (
         lambda data: data.replace(b"\4\1\0\0", b"\5\1\0\0"),
-        r"sample 1 is damaged: its column 'a' has 1 bytes of",
+        r"sample 1 is damaged: its column 'a': ValueError\('buffer size must be",
     ),
 }
 
@@ -311,18 +314,6 @@ def test_arrays_that_differ_from_the_first_are_named(tmp_path):
         ds[2]
 
 
-@pytest.mark.parametrize("compression", ["gz", "zstd"])
-@pytest.mark.parametrize("nbytes", [-1, 1])
-def test_compressed_content_of_another_size_is_refused_before_it_is_kept(tmp_path, compression, nbytes):
-    folder = written(tmp_path / "x", {"x": "bytes"}, [{"x": bytes(1 << 20)}] * 2, compression)
-    size = json.loads((folder / "index.json").read_text())["shards"][0]["raw_data"]["bytes"]
-    about(folder, raw(bytes=size + nbytes))
-    text = f"{'more than ' * (nbytes < 0)}.* bytes when it is decompressed, and its index says {size + nbytes:,}"
-    with pytest.raises(ps.SourceError, match=text):
-        ps.from_mds(folder)[0]
-    assert not list(folder.glob(".*.content"))
-
-
 @pytest.mark.parametrize("compression", ["gz", "zstd", "br", "bz2"])
 def test_damaged_compressed_shards_are_named(tmp_path, compression):
     folder = written(tmp_path / "x", {"x": "bytes"}, [{"x": np.random.default_rng(0).bytes(4000)}], compression)
@@ -330,7 +321,9 @@ def test_damaged_compressed_shards_are_named(tmp_path, compression):
     data = bytearray(file.read_bytes())
     data[5:50] = bytes(45)
     file.write_bytes(data)
-    with pytest.raises(ps.SourceError, match=rf"shard\.00000\.mds.*{compression}.* (damaged|bytes when it)"):
+    with pytest.raises(
+        ps.SourceError, match=rf"shard\.00000\.mds.*{compression}.* (damaged|truncated)|is damaged or cut off"
+    ):
         ps.from_mds(folder)[0]
 
 

@@ -31,6 +31,7 @@ LIBRARIES: Final = {
     "zarr": "zarr",
     "pyarrow": "parquet",
     "google-crc32c": "tfrecord",
+    "protobuf": "tfrecord",
     "array_record": "arrayrecord",
     "pylance": "lance",
     "av": "video",

@@ -30,6 +30,7 @@ from penstock.base._errors import ArgumentError, SourceError
 from penstock.base._files import Stamp
 from penstock.base._trust import require_own_file
 from penstock.memory._rows import Indices
+from penstock.plan._source import Read
 from penstock.sources._kept import VERSION, Arrays, index_bytes, kept, kept_before, problem, read_index, stems_of, write
 from penstock.sources._openfile import File, FilesSource, RecordReader, bounds_of, described, for_each
 
@@ -156,6 +157,17 @@ class RecordFilesReader(RecordReader):
     def ranges(self, elements: Indices) -> tuple[Integers, Integers, Integers]:
         return self._index.ranges(elements)
 
+    def records(self, reads: Sequence[Read]) -> Iterator[tuple[Read, int, int, npt.NDArray[np.uint8]]]:
+        """Yields each record of all requests: its request, its row there, its element, and its bytes.
+
+        Records that are neighbours in a file are one read. The bytes are there until the next record is asked for.
+        """
+        for read, (members, data, starts), sizes in self.requests(reads):
+            rows = np.arange(len(read.arrays[0]))[read.rows][members]
+            facts = (each.tolist() for each in (rows, read.indices[members], starts, sizes))
+            for row, element, start, size in zip(*facts, strict=True):
+                yield read, row, element, data[start : start + size]
+
 
 def compressed(verb: str, compression: Any) -> Compressed:
     """Checks the argument of this name.
@@ -180,7 +192,6 @@ def decompressed(
     compression: str | None,
     cache_dir: str | None,
     encoding: str | None = None,
-    unpacked: Callable[[], Iterator[bytes]] | None = None,
 ) -> File:
     """Returns a file with the content of a compressed one, kept from before or written now.
 
@@ -191,7 +202,6 @@ def decompressed(
         compression: How it is compressed; None if it is not.
         cache_dir: See `kept`.
         encoding: The encoding of text, which is then written in UTF-8.
-        unpacked: Yields the content, in place of `pieces`.
 
     Raises:
         SourceError: The file is damaged or truncated, or the copy cannot be written.
@@ -201,8 +211,6 @@ def decompressed(
         return copy
 
     def content() -> Iterator[bytes]:
-        if unpacked is not None:
-            return unpacked()
         return pieces(file, compression) if encoding is None else _in_utf_8(file, compression, encoding)
 
     try:

@@ -64,7 +64,8 @@ def from_tfrecord(
         cache: Keeps what is read from URLs on a local disk; see `DiskCache`.
 
     Raises:
-        ImportError: `google-crc32c` is missing (extra `tfrecord`), or `obstore` or `fsspec` for a URL (extra `remote`).
+        ImportError: `google-crc32c` or `protobuf` is missing (extra `tfrecord`), or `obstore` or `fsspec` for a URL
+            (extra `remote`).
         SourceError: A file is missing. While reading: it is damaged or cut off. The message has file, record and byte.
         SpecError: While reading: a record lacks a feature, or has it in another shape. The message has the record.
 
@@ -74,7 +75,7 @@ def from_tfrecord(
         >>> penstock.from_tfrecord("digits.tfrecord", features=spec).batch(3)[0]["label"]
         array([0, 1, 2])
     """
-    with needs("from_tfrecord", "google-crc32c"):
+    with needs("from_tfrecord", "google-crc32c", "protobuf"):
         from penstock.formats import tfrecord
     files, folder = _found("from_tfrecord", paths, storage_options, cache, cache_dir)
     source = tfrecord.source(files, features, defaults, compression, check_crc, folder)
@@ -530,7 +531,7 @@ def write_tfrecord(
     require_local("write_tfrecord(path)", path)
     if isinstance(elements, Dataset) and elements.length == math.inf:
         raise ArgumentError("write_tfrecord() got an endless dataset. Cut it with take(n).")
-    with needs("write_tfrecord", "google-crc32c"):
+    with needs("write_tfrecord", "google-crc32c", "protobuf"):
         from penstock.formats import tfrecord
     tfrecord.write(Path(path), elements, compression)
 

@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final, Literal, final
 
 import numpy as np
@@ -17,8 +17,8 @@ import numpy.typing as npt
 from penstock._dataset import Dataset
 from penstock.base._arguments import needs
 from penstock.base._errors import ArgumentError, SourceError, SpecError
-from penstock.formats._example import ExampleError, ExampleReader, row_numbers
-from penstock.formats._features import Feature, Featured, first_features, wanted_of
+from penstock.formats._example import first_features, read_example
+from penstock.formats._features import Feature, Featured, wanted_of
 from penstock.plan._source import Read
 from penstock.plan._source_node import SourceNode
 from penstock.sources import _openfile
@@ -57,7 +57,7 @@ def from_arrayrecord(
         defaults: Values of features that records may lack.
 
     Raises:
-        ImportError: `array_record` is missing (extra `arrayrecord`).
+        ImportError: `array_record` or `protobuf` is missing (extra `arrayrecord`).
         ArgumentError: A path is a URL.
         SourceError: A file is missing, empty, damaged, cut off, or no ArrayRecord file. While reading: a record is
             damaged. The message has the file and the record.
@@ -72,7 +72,7 @@ def from_arrayrecord(
         b'three'
     """
     verb = "from_arrayrecord"
-    with needs(verb, "array_record"):
+    with needs(verb, "array_record", "protobuf"):
         import array_record.python.array_record_module  # noqa: F401
     paths = list(paths) if isinstance(paths, Iterator) else paths
     several = [paths] if isinstance(paths, str) else paths if isinstance(paths, Sequence) else []
@@ -141,7 +141,7 @@ class OpenArrayRecordSource:
 
     def __init__(self, source: ArrayRecordSource, features: tuple[Feature, ...] | None) -> None:
         self._source = source
-        self._examples = None if features is None else ExampleReader(features)
+        self._features = features
         self._readers: dict[int, Any] = {}
         self._lock = threading.Lock()
 
@@ -154,18 +154,13 @@ class OpenArrayRecordSource:
         """
         for read in reads:
             for number, inside, rows in by_part(self._source.bounds, read.indices, read.rows):
-                records = self.records(number, *inside.tolist())
-                if self._examples is None:
-                    for row, record in zip(row_numbers(rows), records, strict=True):
+                places, rows = inside.tolist(), np.arange(len(read.arrays[0]))[rows].tolist()
+                for place, row, record in zip(places, rows, self.records(number, *places), strict=True):
+                    if self._features is None:
                         read.arrays[0][row] = np.frombuffer(record, np.uint8).copy()
-                    continue
-                bounds = bounds_of(map(len, records))
-                data = np.frombuffer(b"".join(records), np.uint8)
-                try:
-                    self._examples.read(data, bounds[:-1], bounds[1:], read.arrays, rows)
-                except ExampleError as error:
-                    kind = SourceError if error.is_damaged else SpecError
-                    raise kind(f"{self._describe(number, int(inside[error.row]))}: {error}.") from None
+                    else:
+                        name = partial(self._describe, number, place)
+                        read_example(self._features, record, read.arrays, row, name)
 
     def records(self, number: int, *inside: int) -> list[bytes]:
         """Reads records of a file.

@@ -20,11 +20,10 @@ import numpy.typing as npt
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
 from penstock.base._spec import ArraySpec
 from penstock.formats import _recordindex
-from penstock.formats._example import row_numbers
 from penstock.formats._recordindex import Compressed, RecordFiles, RecordFilesReader, compressed
 from penstock.plan._source import Read
 from penstock.sources._kept import Arrays
-from penstock.sources._openfile import File, placed, rows_of
+from penstock.sources._openfile import File, placed
 
 Integers = npt.NDArray[np.int64]
 
@@ -296,11 +295,9 @@ class OpenTextSource(RecordFilesReader):
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests. Raises as `LineFiles.text`."""
         source, is_line = self._source, self._source.by == "line"
-        for read, (members, data, at), sizes in self.requests(reads):
-            view, rows = data.data, row_numbers(rows_of(read.rows, members))
-            for number, row, start, size in zip(members.tolist(), rows, at.tolist(), sizes.tolist(), strict=True):
-                text = source.text(int(read.indices[number]), view[start : start + size])
-                read.arrays[0][row] = text.removesuffix("\n").removesuffix("\r") if is_line else text
+        for read, row, element, record in self.records(reads):
+            text = source.text(element, record.data)
+            read.arrays[0][row] = text.removesuffix("\n").removesuffix("\r") if is_line else text
 
 
 def text_source(

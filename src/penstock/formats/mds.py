@@ -7,34 +7,31 @@ and then their values. A compressed shard is one compressed file.
 
 import os
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock._dataset import Dataset
-from penstock.base._arguments import needs
-from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, no_path, type_of
-from penstock.base._positions import require_order
+from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
 from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
 from penstock.formats import _recordindex
-from penstock.formats._example import row_numbers
-from penstock.formats._mdsindex import Described, Form, MdsColumn, form_of, shards_of, text_of
-from penstock.formats._recordindex import RecordFiles, RecordFilesReader
+from penstock.formats._mdsindex import Described, Form, MdsColumn, shards_of, text_of
+from penstock.formats._recordindex import Compression, RecordFiles, RecordFilesReader, RecordPlaces
 from penstock.plan._source import Read
 from penstock.plan._source_node import SourceNode
 from penstock.sources import _openfile
 from penstock.sources._diskcache import DiskCache
-from penstock.sources._kept import Arrays, kept
-from penstock.sources._openfile import File, bounds_of, placed, rows_of
+from penstock.sources._kept import Arrays
+from penstock.sources._openfile import File, bounds_of, placed
 from penstock.sources._store import StorageOptions
 
 _INDEX: Final = "index.json"
-_CODECS: Final = {"zstd": "zstd", "gz": "gzip", "br": "brotli", "bz2": "bz2"}
+_CODECS: Final[dict[str | None, Any]] = {"zstd": "zstd", "gz": "gzip", "br": "brotli", "bz2": "bz2"}
 """Compressions by the names that Streaming has for them."""
 Path = str | os.PathLike[str]
 
@@ -62,7 +59,7 @@ def from_mds(
 
     Reads each `index.json`. The table of each shard is read when an element is first needed. A compressed shard is
     decompressed once beside it, as by `from_tfrecord`, all of them when an element is first needed: a folder that
-    Streaming has decompressed is read as it is. Sizes are compared with the index, hashes are not.
+    Streaming has decompressed is read as it is; zstd and brotli need `pyarrow` (extra `mds`). Hashes are not compared.
 
     Random access: yes. Order: that of the given paths, and of the shards in each index.
     Memory: 8 bytes a sample in each process; 2 MiB and the largest sample for each worker.
@@ -76,9 +73,8 @@ def from_mds(
         cache: Keeps what is read from URLs on a local disk; see `DiskCache`.
 
     Raises:
-        ImportError: Shards are compressed by another format than gzip, and `pyarrow` is missing (extra `mds`).
-        SourceError: A file is missing, is no such index, has another size than its index says, or names files outside
-            its folder. Or a column is a pickle (`pkl`), which would run code; leave it out by `columns`. While reading:
+        SourceError: A file is missing, is no such index, or names files outside its folder. Or a column is a pickle
+            (`pkl`), which would run code; leave it out by `columns`. While reading: a shard differs from its index, or
             a sample is damaged. The message has the file.
         ArgumentError: A name is no column.
 
@@ -99,17 +95,13 @@ def from_mds(
         {'n': np.int64(8), 'word': 'seven'}
     """
     verb = "from_mds"
-    several = [paths] if isinstance(paths, (str, os.PathLike)) else paths
-    if not isinstance(several, Iterable):
-        raise ArgumentTypeError(f"{verb}() needs a folder, a pattern or a list of folders, got {no_path(paths)}")
-    require_order(f"{verb}()", several, "Give a list, such as sorted(folders).")
     if cache_dir is not None:
         _recordindex.require_local(f"{verb}(cache_dir)", cache_dir)
         cache_dir = os.path.abspath(cache_dir)
     if isinstance(columns, str) or not isinstance(columns, Sequence | None):
         raise ArgumentTypeError(f"{verb}(columns=) is a list of names, got {type_of(columns)}.")
     options, cache = StorageOptions.of(verb, storage_options), DiskCache.of(verb, cache)
-    indexes = _openfile.find(verb, [_index_of(each) for each in several], storage_options)
+    indexes = _openfile.find(verb, [_index_of(each) for each in _openfile.asked(verb, paths)], storage_options)
     pairs = [(index, shard) for index in indexes for shard in shards_of(index)]
     if not pairs:
         raise SourceError(f"{indexes[0].url} has no shards. Its writing failed, or was not finished: write it again.")
@@ -122,36 +114,14 @@ def from_mds(
                 "concatenate([...]) them."
             )
     wanted = _chosen(first.url, there, columns)
-    chosen = [_file_of(index, shard) for index, shard in pairs]
-    if any(codec not in (None, "gzip") for _, _, codec in chosen):
-        with needs(verb, "pyarrow"):
-            import pyarrow as pa  # noqa: F401
-    cure = f" {_INDEX} names it. Copy the folder again."
-    files = _openfile.known([url for url, _, _ in chosen], options, cache, cure)
-    for file, (_, nbytes, _), (index, _) in zip(files, chosen, pairs, strict=True):
-        if file.nbytes != nbytes:
-            raise SourceError(
-                f"{file.url} has {file.nbytes:,} bytes, and {index.url} says {nbytes:,}. It is cut off, or one of both "
-                "is of another dataset: copy the folder again."
-            )
-    facts = zip(pairs, chosen, strict=True)
-    shards = tuple(_Shard(shard.samples, shard.raw_nbytes, codec) for (_, shard), (_, _, codec) in facts)
-    return Dataset(SourceNode(MdsSource(files, shards, there, wanted, cache_dir), verb))
+    urls, codecs = zip(*(_file_of(index, shard) for index, shard in pairs), strict=True)
+    files = _openfile.known(urls, options, cache, f" {_INDEX} names it. Copy the folder again.")
+    counts = tuple(shard.samples for _, shard in pairs)
+    return Dataset(SourceNode(MdsSource(files, counts, codecs, there, wanted, cache_dir), verb))
 
 
-class _Shard(NamedTuple):
-    samples: int
-    nbytes: int
-    """The bytes of its content, when it is decompressed."""
-    codec: str | None
-
-
-def _index_of(path: Any) -> Any:
-    """Returns the path of an index; what is no path as it is."""
-    if not isinstance(path, (str, os.PathLike)):
-        return path
-    text = os.fspath(path)
-    return text if text.endswith(".json") else f"{text.rstrip('/')}/{_INDEX}"
+def _index_of(path: str) -> str:
+    return path if path.endswith(".json") else f"{path.rstrip('/')}/{_INDEX}"
 
 
 def _chosen(url: str, there: Sequence[MdsColumn], names: Sequence[str] | None) -> tuple[str, ...]:
@@ -161,30 +131,24 @@ def _chosen(url: str, there: Sequence[MdsColumn], names: Sequence[str] | None) -
         ArgumentError: There is no such column, or one comes twice.
         SourceError: A column cannot be read.
     """
-    encodings = {column.name: column.encoding for column in there}
-    wanted = tuple(encodings if names is None else names)
+    forms = {column.name: column.form for column in there}
+    wanted = tuple(forms if names is None else names)
     if not wanted or len(set(wanted)) < len(wanted):
         raise ArgumentError(f"from_mds(columns={list(wanted)}): at least one, and each once.")
-    if unknown := [name for name in wanted if name not in encodings]:
-        raise ArgumentError(f"from_mds(columns=): {url} has no column {unknown[0]!r}; it has {list(encodings)}.")
-    others = [name for name, encoding in encodings.items() if form_of(encoding) is not None]
-    for name in wanted:
-        if encodings[name] == "pkl":
-            raise SourceError(
-                f"{url}: the column {name!r} is a pickle (pkl), which runs whatever code it contains when it is read. "
-                f"Leave it out: columns={others}. If you trust it, read it once with Streaming "
-                "(allow_unsafe_types=True), and write it again as json, ndarray or bytes."
-            )
-        if name not in others:
-            raise SourceError(
-                f"{url}: the column {name!r} has the encoding {encodings[name]!r:.80}, which is not read. Leave it "
-                f"out: columns={others}. Or write it again as bytes, str, json, a number or ndarray."
-            )
+    if unknown := [name for name in wanted if name not in forms]:
+        raise ArgumentError(f"from_mds(columns=): {url} has no column {unknown[0]!r}; it has {list(forms)}.")
+    if strange := [column for column in there if column.name in wanted and column.form is None]:
+        others = [name for name, form in forms.items() if form is not None]
+        raise SourceError(
+            f"{url}: the column {strange[0].name!r} has the encoding {strange[0].encoding!r:.80}, which is not read; a "
+            f"pickle (pkl) runs whatever code it contains. Leave it out: columns={others}. Or read it once with "
+            "Streaming, and write it again as bytes, str, json, a number or ndarray."
+        )
     return wanted
 
 
-def _file_of(index: File, shard: Described) -> tuple[str, int, str | None]:
-    """Returns the path of a shard, its bytes and its compression. Of a folder here, what is decompressed comes first.
+def _file_of(index: File, shard: Described) -> tuple[str, Compression | None]:
+    """Returns the path of a shard and its compression. Of a folder here, what is decompressed comes first.
 
     Raises:
         SourceError: It is compressed in a way that is not read.
@@ -192,34 +156,13 @@ def _file_of(index: File, shard: Described) -> tuple[str, int, str | None]:
     folder = index.url.rpartition("/")[0]
     raw = f"{folder}/{shard.name}"
     if shard.zipped is None or (index.is_local and os.path.exists(raw)):
-        return raw, shard.raw_nbytes, None
-    name, nbytes, compression = shard.zipped
-    if compression not in _CODECS:
+        return raw, None
+    if shard.compression not in _CODECS:
         raise SourceError(
-            f"{index.url}: {name} is compressed by {compression!r:.40}, which is not read, but {', '.join(_CODECS)} "
-            "are. Write it again with compression='zstd', or let Streaming decompress it."
+            f"{index.url}: {shard.zipped} is compressed by {shard.compression!r:.40}, which is not read, but "
+            f"{', '.join(_CODECS)} are. Write it again with compression='zstd', or let Streaming decompress it."
         )
-    return f"{folder}/{name}", nbytes, _CODECS[compression]
-
-
-def _unpacked(file: File, shard: _Shard) -> Iterator[bytes]:
-    """Yields the content of a compressed shard. A few bytes may decompress to any number, so they are counted.
-
-    Raises:
-        SourceError: It is damaged, or has more or less content than the index says.
-    """
-    total = 0
-    for piece in _recordindex.pieces(file, shard.codec):
-        total += len(piece)
-        if total > shard.nbytes:
-            break
-        yield piece
-    if total != shard.nbytes:
-        raise SourceError(
-            f"{file.url} has {f'more than {shard.nbytes:,}' if total > shard.nbytes else f'{total:,}'} bytes when it "
-            f"is decompressed, and its index says {shard.nbytes:,}. One of both is damaged or of another dataset: copy "
-            "the folder again."
-        )
+    return f"{folder}/{shard.zipped}", _CODECS[shard.compression]
 
 
 @final
@@ -228,25 +171,26 @@ class MdsSource(RecordFiles):
     """The samples of shards, one shard after the other."""
 
     files: tuple[File, ...]
-    shards: tuple[_Shard, ...]
-    """What the index says of each file."""
+    counts: tuple[int, ...]
+    """The samples of each file, as the index says."""
+    codecs: tuple[Compression | None, ...]
     columns: tuple[MdsColumn, ...]
     wanted: tuple[str, ...]
     """The columns of an element."""
     cache_dir: str | None
 
     compression = None
-    index_kind = "mds"
+    index_kind = ""
 
     @cached_property
-    def bounds(self) -> npt.NDArray[np.int64]:  # is kept
-        return bounds_of(shard.samples for shard in self.shards)
+    def bounds(self) -> npt.NDArray[np.int64]:
+        return bounds_of(self.counts)
 
     @cached_property
     def forms(self) -> tuple[Form, ...]:
         """What the values of the columns of an element are."""
-        encodings = {column.name: column.encoding for column in self.columns}
-        return tuple(form for name in self.wanted if (form := form_of(encodings[name])) is not None)
+        forms = {column.name: column.form for column in self.columns}
+        return tuple(form for name in self.wanted if (form := forms[name]) is not None)
 
     @cached_property
     def element_spec(self) -> Tree:
@@ -270,51 +214,40 @@ class MdsSource(RecordFiles):
         place = memoryview(bytearray(size))
         return place[: self.index.files[number].open().read_into(offset, place)]
 
-    def _kept(self, file: File) -> None:
-        return None
-
-    def _indexed(self, file: File) -> tuple[File, Arrays]:
-        shard = self._shard_of[file.url]
-        content = file
-        if shard.codec is not None:
-            content = _recordindex.decompressed(
-                file, shard.codec, self.cache_dir, unpacked=lambda: _unpacked(file, shard)
-            )
-
-        def find() -> Arrays:
-            return self.find_records(content, shard)
-
-        # The table of a file here is read as fast as a copy of it.
-        found = find() if content.is_local else kept(content, self.index_kind, self.cache_dir, find)
-        if len(found["offsets"]) != shard.samples + 1:  # the index is another one
-            found = find()
-        return content, found
+    def compression_of(self, file: File) -> Compression | None:
+        return self.codecs[self.files.index(file)]
 
     @cached_property
-    def _shard_of(self) -> dict[str, _Shard]:
-        return {file.url: shard for file, shard in zip(self.files, self.shards, strict=True)}
+    def index(self) -> RecordPlaces:
+        """The places of the samples.
 
-    def find_records(self, content: File, shard: _Shard | None = None) -> Arrays:
+        Raises:
+            SourceError: A shard has another number of samples than the index says.
+        """
+        found = super().index
+        for file, said, offsets in zip(self.files, self.counts, found.found, strict=True):
+            if (count := len(offsets["offsets"]) - 1) != said:
+                raise SourceError(
+                    f"{file.url} says that it has {count:,} samples, and its index says {said:,}. One of both is "
+                    "damaged or of another dataset: copy the folder again."
+                )
+        return found
+
+    def find_records(self, content: File) -> Arrays:
         """Reads the table of a shard.
 
         Raises:
-            SourceError: It differs from the index, or its samples do not follow one another up to its end.
+            SourceError: Its samples do not follow one another up to its end.
         """
-        shard = shard or self._shard_of[content.url]
-        table_nbytes = 4 * (shard.samples + 2)
-        head = np.frombuffer(content.head(table_nbytes).ljust(table_nbytes, b"\0"), "<u4")
-        if head[0] != shard.samples:
+        count = int.from_bytes(content.head(4), "little")
+        table_nbytes = 4 * (count + 2)
+        table = content.head(table_nbytes)
+        is_whole = len(table) == table_nbytes
+        offsets = np.frombuffer(table, "<u4")[1:].astype(np.int64) if is_whole else np.zeros(1, np.int64)
+        if (np.diff(offsets, prepend=table_nbytes) < 0).any() or offsets[-1] != content.nbytes:
             raise SourceError(
-                f"{content.url} says that it has {head[0]:,} samples, and its index says {shard.samples:,}. One of "
-                "both is damaged or of another dataset: copy the folder again."
-            )
-        offsets = head[1:].astype(np.int64)
-        steps = np.diff(offsets, prepend=table_nbytes)
-        if (steps < 0).any() or offsets[-1] != content.nbytes:
-            raise SourceError(
-                f"{content.url} is damaged: its samples lie from byte {offsets[0]:,} to {offsets[-1]:,}, in no order "
-                f"or not behind their table, which ends at {table_nbytes:,}, up to the end at {content.nbytes:,}. "
-                "Copy or write it again."
+                f"{content.url} is damaged or cut off: its {count:,} samples do not lie one after the other between "
+                f"their table and its end at byte {content.nbytes:,}. Copy or write it again."
             )
         return {"offsets": offsets}
 
@@ -349,10 +282,10 @@ class MdsSource(RecordFiles):
         for name, form in zip(self.wanted, self.forms, strict=True):
             try:
                 values.append(form.value(parts[name]))
-            except ValueError as error:  # that of text is one too
+            except (ValueError, LookupError) as error:
                 raise SourceError(
-                    f"{self.describe(index)} is damaged: its column {name!r} {error}. Copy or write the shard again."
-                ) from None
+                    f"{self.describe(index)} is damaged: its column {name!r}: {error!r}. Copy or write the shard again."
+                ) from error
         return values
 
     def open(self) -> "OpenMdsSource":
@@ -373,16 +306,13 @@ class OpenMdsSource(RecordFilesReader):
         Raises:
             SourceError: A sample is damaged, or has an array of another dtype or with other axes than the first.
         """
-        for read, (members, data, starts), sizes in self.requests(reads):
-            rows = row_numbers(rows_of(read.rows, members))
-            facts = rows, read.indices[members].tolist(), starts.tolist(), sizes.tolist()
-            for row, element, start, size in zip(*facts, strict=True):
-                values = self._source.values(data[start : start + size].data, element)
-                for (name, spec), array, value in zip(self._specs, read.arrays, values, strict=True):
-                    if spec.dtype.itemsize and (value.dtype != spec.dtype or value.ndim != len(spec.shape)):
-                        raise SourceError(
-                            f"{self._source.describe(element)} has {value.ndim} axes of {value.dtype} in column "
-                            f"{name!r}, and the first sample {len(spec.shape)} of {spec.dtype}. Leave it out with "
-                            "columns=[...], or write all with one dtype and as many axes."
-                        )
-                    array[row] = value
+        for read, row, element, record in self.records(reads):
+            values = self._source.values(record.data, element)
+            for (name, spec), array, value in zip(self._specs, read.arrays, values, strict=True):
+                if spec.dtype.itemsize and (value.dtype != spec.dtype or value.ndim != len(spec.shape)):
+                    raise SourceError(
+                        f"{self._source.describe(element)} has {value.ndim} axes of {value.dtype} in column {name!r}, "
+                        f"and the first sample {len(spec.shape)} of {spec.dtype}. Leave it out with columns=[...], or "
+                        "write all with one dtype and as many axes."
+                    )
+                array[row] = value

@@ -14,17 +14,15 @@ from typing import Any, Final, final
 import numpy as np
 
 from penstock._dataset import Dataset
-from penstock.base._errors import ArgumentTypeError, SourceError, no_path
-from penstock.base._positions import require_order
+from penstock.base._errors import SourceError
 from penstock.base._spec import ArraySpec
-from penstock.formats._example import row_numbers
 from penstock.formats._recordindex import RecordFiles, RecordFilesReader
 from penstock.plan._source import Read
 from penstock.plan._source_node import SourceNode
 from penstock.sources import _openfile
 from penstock.sources._diskcache import DiskCache
 from penstock.sources._kept import Arrays
-from penstock.sources._openfile import File, for_each, rows_of
+from penstock.sources._openfile import File, for_each
 
 _HEAD_FORM: Final = struct.Struct("<9sQBQQ")
 _MARK: Final = b"MMIDIDX\0\0"
@@ -65,11 +63,8 @@ def from_megatron(
         >>> penstock.from_megatron("corpus")[1]
         array([8, 9], dtype=uint16)
     """
-    several = [paths] if isinstance(paths, (str, os.PathLike)) else paths
-    if not isinstance(several, Iterable):
-        raise ArgumentTypeError(f"from_megatron() needs a path, a pattern or a list of paths, got {no_path(paths)}")
-    require_order("from_megatron()", several, "Give a list, such as sorted(paths).")
-    files = _openfile.find("from_megatron", [_ending(each, ".bin") for each in several], storage_options, cache)
+    asked = [_ending(each, ".bin") for each in _openfile.asked("from_megatron", paths)]
+    files = _openfile.find("from_megatron", asked, storage_options, cache)
     indexes = _openfile.find("from_megatron", [_ending(file.url, ".idx") for file in files], storage_options)
     dtypes = [dtype for dtype, _ in for_each(indexes, _head)]
     for file, dtype in zip(indexes, dtypes, strict=True):
@@ -81,31 +76,23 @@ def from_megatron(
     return Dataset(SourceNode(MegatronSource(files, indexes, dtypes[0]), "from_megatron"))
 
 
-def _ending(path: Any, ending: str) -> Any:
-    """Returns the path of the other file of a corpus; what is no path as it is."""
-    if not isinstance(path, (str, os.PathLike)):
-        return path
-    return os.fspath(path).removesuffix(".bin").removesuffix(".idx") + ending
+def _ending(path: str, ending: str) -> str:
+    """Returns the path of a file of a corpus."""
+    return path.removesuffix(".bin").removesuffix(".idx") + ending
 
 
 def _head(index: File) -> tuple[np.dtype[Any], int]:
     """Reads the head of an index: the dtype of tokens, and the number of sequences.
 
     Raises:
-        SourceError: It is no index, of another version, or not as large as its head says.
+        SourceError: It is no index, or of another version.
     """
     head = index.head(_HEAD_FORM.size)
-    mark, version, code, sequence_count, document_count = _HEAD_FORM.unpack(head.ljust(_HEAD_FORM.size, b"\0"))
-    if mark != _MARK or version != 1 or code not in _DTYPES or len(head) < _HEAD_FORM.size:
+    mark, version, code, sequence_count, _ = _HEAD_FORM.unpack(head.ljust(_HEAD_FORM.size, b"\0"))
+    if mark != _MARK or version != 1 or code not in _DTYPES:
         raise SourceError(
             f"{index.url} is no index of Megatron, or damaged: it begins with {head[:18]!r}, where there is {_MARK!r}, "
             "the version 1, and a dtype from 1 to 8. Write the corpus again with preprocess_data.py."
-        )
-    nbytes = _HEAD_FORM.size + _SEQUENCE_NBYTES * sequence_count + 8 * document_count
-    if index.nbytes not in (nbytes, nbytes + sequence_count):  # with modes
-        raise SourceError(
-            f"{index.url} has {index.nbytes:,} bytes, and an index of {sequence_count:,} sequences and "
-            f"{document_count:,} documents has {nbytes:,}. It is cut off, or damaged: write it again."
         )
     return np.dtype(_DTYPES[code]), sequence_count
 
@@ -136,27 +123,15 @@ class MegatronSource(RecordFiles):
         """
         index = self.indexes[self.files.index(content)]
         dtype, count = _head(index)
-        with index.stream() as stream:
-            stream.seek(_HEAD_FORM.size)
-            data = stream.read(_SEQUENCE_NBYTES * count)
-        if dtype != self.dtype or len(data) < _SEQUENCE_NBYTES * count:
-            raise SourceError(f"{index.url} has changed since the dataset was made. Make it again.")
-        lengths, offsets = np.frombuffer(data, "<i4", count), np.frombuffer(data, "<i8", count, offset=4 * count)
-        if lengths.min(initial=0) < 0:
-            number = int(np.argmax(lengths < 0))
-            raise SourceError(f"{index.url} is damaged: its sequence {number} has {lengths[number]:,} tokens.")
-        ends = np.cumsum(lengths, dtype=np.int64) * dtype.itemsize
-        found = np.concatenate([[0], ends])
-        if (found[:-1] != offsets).any():
-            number = int(np.argmax(found[:-1] != offsets))
+        data = index.head(_HEAD_FORM.size + _SEQUENCE_NBYTES * count)[_HEAD_FORM.size :]
+        is_whole = len(data) == _SEQUENCE_NBYTES * count
+        lengths, offsets = np.split(np.frombuffer(data if is_whole else b"", "<i4"), [count])
+        found = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64) * dtype.itemsize])
+        is_rising = bool((lengths >= 0).all() and (found[:-1] == offsets.view("<i8")).all())
+        if not is_whole or not is_rising or found[-1] != content.nbytes:
             raise SourceError(
-                f"{index.url} is damaged: its sequence {number} begins at byte {offsets[number]:,} of {content.url}, "
-                f"and those before it end at {found[number]:,}. Write the corpus again."
-            )
-        if found[-1] != content.nbytes:
-            raise SourceError(
-                f"{content.url} has {content.nbytes:,} bytes, and its index {index.url} counts {found[-1]:,}. One is "
-                "cut off or of another corpus: write both again."
+                f"{index.url} does not describe {content.url}: its {count:,} sequences do not lie one after the other "
+                f"up to byte {content.nbytes:,}. One is cut off, damaged or of another corpus: write both again."
             )
         return {"offsets": found}
 
@@ -170,7 +145,5 @@ class OpenMegatronSource(RecordFilesReader):
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests. Sequences that are neighbours in a file are one read."""
-        for read, (members, data, starts), sizes in self.requests(reads):
-            rows = row_numbers(rows_of(read.rows, members))
-            for row, start, size in zip(rows, starts.tolist(), sizes.tolist(), strict=True):
-                read.arrays[0][row] = data[start : start + size].copy().view(self._source.dtype)
+        for read, row, _, record in self.records(reads):
+            read.arrays[0][row] = record.copy().view(self._source.dtype)
