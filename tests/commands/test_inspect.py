@@ -14,7 +14,7 @@ import penstock as ps
 from penstock import cli
 from penstock.commands._target import dataset_of
 from penstock.commands.inspect import _leaves
-from penstock.formats._features import encoded
+from penstock.formats._example import encoded
 from tests.formats import test_lerobot as lerobot, test_mds as mds, test_videos as videos
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.formats._features import encoded
+from penstock.formats._example import encoded
 from penstock.testing import SourceTests
 
 module = pytest.importorskip("array_record.python.array_record_module")

@@ -132,8 +132,7 @@ class RecordFiles(FilesSource):
         """
         if self.compression != "auto":
             return self.compression
-        found = _FORMS.match(file.head(10))
-        form = found.lastgroup if found else "Brotli" if file.name.endswith(".br") else None
+        form = form_of(file)
         if form not in (None, *get_args(Compression)):
             raise SourceError(
                 f"{file.url} is compressed by {form}, which is not read here. Decompress it, or compress it by "
@@ -167,6 +166,12 @@ class RecordFilesReader(RecordReader):
             facts = (each.tolist() for each in (rows, read.indices[members], starts, sizes))
             for row, element, start, size in zip(*facts, strict=True):
                 yield read, row, element, data[start : start + size]
+
+
+def form_of(file: File) -> str | None:
+    """How a file is compressed, by its first bytes, or its name for Brotli; None if it is not."""
+    found = _FORMS.match(file.head(10))
+    return found.lastgroup if found else "Brotli" if file.name.endswith(".br") else None
 
 
 def compressed(verb: str, compression: Any) -> Compressed:

@@ -8,7 +8,6 @@ the members are found once, from their headers, and kept (see `sources/_kept.py`
 
 import io
 import itertools
-import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,17 +33,7 @@ KEY: Final = "__key__"
 MEMBER: Final = re.compile(r"((?:.*/)?[^./][^/.]*)\.([^/]+)", re.DOTALL)
 """The name of a member of a sample: its key and its field."""
 _BLOCK_NBYTES: Final = 512
-_PIECE_NBYTES: Final = 1 << 20
-_MAX_HEADER_NBYTES: Final = 1 << 20
-"""The bytes of the headers of one member: its name, and attributes of its file."""
 _PLACES: Final = ("offsets", "sizes")
-_COMPRESSED: Final = re.compile(
-    rb"(?P<gzip>\x1f\x8b\x08)|(?P<bzip2>BZh[1-9]1AY&SY)|(?P<xz>\xfd7zXZ\0)|(?P<zstd>\x28\xb5\x2f\xfd)|"
-    rb"(?P<lz4>\x04\x22\x4d\x18)"
-)
-"""What a compressed file begins with. A tar begins with the name of its first member."""
-
-_log = logging.getLogger("penstock")
 
 
 class _MemberIndex(NamedTuple):
@@ -185,24 +174,26 @@ class OpenTarSource(RecordReader):
         numbers = np.searchsorted(self._index.bounds, elements, "right") - 1
         is_missing = offsets < 0
         for row, field in np.argwhere(is_missing).tolist():
-            number, sample = placed(self._index.bounds, int(elements[row]))
+            element = int(elements[row])
             # What stands in must not take the place of a member that is there, in another part of the file.
-            twins = self._twins(number).get(self._index.key(int(elements[row])), [])
+            twins = self._twins(int(numbers[row])).get(self._index.key(element), [])
             is_elsewhere = any(self._index.offsets[twin, field] >= 0 for twin in twins)
             if self._is_optional[field] and not is_elsewhere:
                 continue
+            number, sample = placed(self._index.bounds, element)
             shard = self._source.shard(self._source.files[number])
             found = shard["fields"][shard["offsets"][sample] >= 0].tolist()
-            fact = f"{self._source.describe(int(elements[row]))} has no {self._source.fields[field]!r}; it has {found}."
+            cure = (
+                "Every sample needs all fields: name those that all have with fields=[...], several of which one is "
+                "there with fields={'image': 'jpg;png'}, or what stands in for it with defaults={'txt': b''}."
+            )
             if is_elsewhere:
-                raise SourceError(
-                    f"{fact} Members of a sample stand side by side, and in this file some do not: write it again, as "
+                cure = (
+                    "Members of a sample stand side by side, and in this file some do not: write it again, as "
                     "tar --sort=name does."
                 )
-            raise SourceError(
-                f"{fact} Every sample needs all fields: name those that all have with fields=[...], several of which "
-                "one is there with fields={'image': 'jpg;png'}, or what stands in for it with defaults={'txt': b''}."
-            )
+            name = self._source.fields[field]
+            raise SourceError(f"{self._source.describe(element)} has no {name!r}; it has {found}. {cure}")
         offsets, sizes = np.where(is_missing, 0, offsets), np.where(is_missing, 0, sizes)
         return np.repeat(numbers, offsets.shape[1]), offsets.ravel(), sizes.ravel()
 
@@ -218,27 +209,17 @@ class OpenTarSource(RecordReader):
 
 def source(files: tuple[File, ...], fields: Any, defaults: Any, cache_dir: str | None) -> TarSource:
     """Makes a source from the arguments of `penstock.from_tar`."""
-    if isinstance(fields, Mapping):
-        named = dict(fields)
-    elif fields is None or (isinstance(fields, Sequence) and not isinstance(fields, str)):
-        named = {name: name for name in fields or ()}
-    else:
+    if isinstance(fields, str) or not isinstance(fields, Mapping | Sequence | None):
         raise ArgumentTypeError(
             f"from_tar(fields=) is a list of names such as 'jpg', or a dict such as {{'image': 'jpg;png'}}, got "
             f"{type_of(fields)}."
         )
-    if strange := [each for pair in named.items() for each in pair if not isinstance(each, str)]:
-        raise ArgumentTypeError(f"from_tar(fields=) has {strange[0]!r:.80}, and names of fields are text.")
-    if KEY in named or len(named) < len(fields or ()):
-        raise ArgumentError(f"from_tar(fields={list(fields)}): each once, and {KEY} comes of itself.")
-    given = tuple((name, tuple(each.strip().lower() for each in names.split(";"))) for name, names in named.items())
-    if not all(map(all, (names for _, names in given))):
-        raise ArgumentError(f"from_tar(fields={fields!r}) has a name without a letter. Write such as 'jpg;png'.")
     if not isinstance(defaults, Mapping | None):
         raise ArgumentTypeError(f"from_tar(defaults=) is a dict such as {{'txt': b''}}, got {type_of(defaults)}.")
+    named = dict(fields) if isinstance(fields, Mapping) else {name: name for name in fields or ()}
+    if strange := [each for pair in named.items() for each in pair if not isinstance(each, str)]:
+        raise ArgumentTypeError(f"from_tar(fields=) has {strange[0]!r:.80}, and names of fields are text.")
     filled = {name: each.encode() if isinstance(each, str) else each for name, each in dict(defaults or {}).items()}
-    if KEY in filled:
-        raise ArgumentError(f"from_tar(defaults={{{KEY!r}: ...}}) is not missing in a sample: {KEY} comes of itself.")
     for name, each in filled.items():
         if not isinstance(each, bytes):
             raise ArgumentTypeError(
@@ -247,6 +228,11 @@ def source(files: tuple[File, ...], fields: Any, defaults: Any, cache_dir: str |
             )
         if fields is not None and name not in named:
             raise ArgumentError(f"from_tar(defaults={{{name!r}: ...}}) is no field: fields={list(named)}.")
+    if KEY in named or KEY in filled or len(named) < len(fields or ()):
+        raise ArgumentError(
+            f"from_tar(fields={fields!r}, defaults={defaults!r}): each once, and {KEY} comes of itself."
+        )
+    given = tuple((name, tuple(each.strip().lower() for each in names.split(";"))) for name, names in named.items())
     return TarSource(files, None if fields is None else given, cache_dir, tuple(filled.items()))
 
 
@@ -258,31 +244,27 @@ def _members(file: File) -> Iterator[tuple[str, str, int, int]]:
     """
     import tarfile
 
-    if packed := _COMPRESSED.match(file.head(10)):
+    if form := _recordindex.form_of(file):
         raise SourceError(
-            f"{file.url} is compressed ({packed.lastgroup}), and there is no random access within it. Decompress "
-            "it once; images and sound are compressed anyway."
+            f"{file.url} is compressed by {form}, and there is no random access within it. Decompress it once; images "
+            "and sound are compressed anyway."
         )
     tell = _recordindex.progress(f"Looking for the members of {file.url}", file.nbytes)
     with file.scan() as stream:
-        headers: Any = _Headers(stream, file.nbytes)
         try:
-            with tarfile.open(fileobj=headers, mode="r:") as tar:
+            with tarfile.open(fileobj=stream, mode="r:") as tar:
                 while (member := tar.next()) is not None:
-                    if member.size < 0 or not headers.at < tar.offset < file.nbytes + _BLOCK_NBYTES:
-                        fact = "unexpected end of data" if member.size > 0 else "this cannot be"
-                        raise ValueError(f"{fact}: member {member.name!r} says that it has {member.size:,} bytes")
-                    headers.at, headers.left_nbytes = tar.offset, _MAX_HEADER_NBYTES
                     tar.members = []  # type: ignore[attr-defined]  # it would keep them all, 1 kB each
                     tell(member.offset)
+                    if member.size < 0:  # the next member would be this one again
+                        raise ValueError(f"member {member.name!r} says that it has {member.size:,} bytes")
                     if not (found := MEMBER.fullmatch(member.name)):
                         continue
                     if member.islnk() or member.issym() or member.issparse():
-                        link = f"a {'hard' if member.islnk() else 'symbolic'} link to {member.linkname!r}"
                         raise SourceError(
-                            f"{file.url} has a member {member.name!r} that is "
-                            f"{'sparse' if member.issparse() else link}, so its content is not there in one piece. "
-                            "Write the file again: tar --dereference --hard-dereference, and without --sparse."
+                            f"{file.url} has a member {member.name!r} that is a link or sparse, so its content is not "
+                            "there in one piece. Write the file again: tar --dereference --hard-dereference, and "
+                            "without --sparse."
                         )
                     if member.isreg():
                         yield found[1], found[2].lower(), member.offset_data, member.size
@@ -294,28 +276,6 @@ def _members(file: File) -> Iterator[tuple[str, str, int, int]]:
         _require_end(file, stream, at)
 
 
-@final
-class _Headers:
-    """A tar file of which `tarfile` reads headers, which are small whatever they say."""
-
-    def __init__(self, stream: io.BufferedIOBase, nbytes: int) -> None:
-        self._stream, self._nbytes = stream, nbytes
-        self.seek, self.tell = stream.seek, stream.tell
-        self.at = -1
-        """The end of the last member."""
-        self.left_nbytes = _MAX_HEADER_NBYTES
-        """The bytes that the headers of the next member may have."""
-
-    def read(self, nbytes: int) -> bytes:
-        if not 0 <= nbytes <= self.left_nbytes:
-            raise ValueError(
-                f"the header at byte {max(0, self.at):,} of {self._nbytes:,} goes on for {nbytes:,} bytes more, and "
-                f"headers of at most {_MAX_HEADER_NBYTES:,} are read"
-            )
-        self.left_nbytes -= nbytes
-        return self._stream.read(nbytes)
-
-
 def _require_end(file: File, stream: io.BufferedIOBase, at: int) -> None:
     """Refuses a file that goes on after what `tarfile` takes for its end. Other bytes than members are passed over.
 
@@ -323,38 +283,17 @@ def _require_end(file: File, stream: io.BufferedIOBase, at: int) -> None:
         SourceError: There is a damaged header, or another tar file.
     """
     stream.seek(at)
-    end = stream.read(_BLOCK_NBYTES)
-    if 0 < len(end) < _BLOCK_NBYTES:
-        raise SourceError(f"{file.url} is cut off in the middle of a header, at byte {file.nbytes:,}.")
-    if end.strip(b"\0"):
-        raise SourceError(f"{file.url} is damaged: at byte {at:,} of {file.nbytes:,} there is no header of a member.")
-    is_first = True
-    while piece := stream.read(_PIECE_NBYTES):
-        for start in range(0, len(piece), _BLOCK_NBYTES) if piece.strip(b"\0") else ():
-            block = piece[start : start + _BLOCK_NBYTES]
-            if not block.strip(b"\0"):
-                continue
-            place = stream.tell() - len(piece) + start
-            if (is_first or block[257:262] == b"ustar") and _is_header(block):
-                raise SourceError(
-                    f"{file.url} ends at byte {at:,} as a tar file does, and another tar file follows at byte "
-                    f"{place:,} of {file.nbytes:,}, which would be left out. Several tar files were joined to one: "
-                    "give them as they were, in a list, or join them with tar --concatenate."
-                )
-            if is_first:
-                _log.warning("%s ends at byte %s as a tar file does; the bytes from %s on are ignored.",
-                             file.url, f"{at:,}", f"{place:,}")  # fmt: skip
-            is_first = False
-
-
-def _is_header(block: bytes) -> bool:
-    import tarfile
-
-    try:
-        tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
-    except Exception:  # damage has many forms
-        return False
-    return True
+    if stream.read(_BLOCK_NBYTES).strip(b"\0"):
+        raise SourceError(
+            f"{file.url} is damaged or cut off: at byte {at:,} of {file.nbytes:,} there is no whole header of a member."
+        )
+    while block := stream.read(_BLOCK_NBYTES):
+        if block[257:262] == b"ustar":
+            raise SourceError(
+                f"{file.url} ends at byte {at:,} as a tar file does, and another tar file follows, which would be left "
+                "out. Several tar files were joined to one: give them as they were, in a list, or join them with "
+                "tar --concatenate."
+            )
 
 
 def _indexed(file: File) -> Arrays:
