@@ -1,13 +1,11 @@
 """The records of files whose places are found once and kept (`sources/_kept.py`), and content made of files.
 
-Such content is kept as an index is, and has a file beside it with its size and checksum, which is written after it.
+Such content is kept as an index is, and has a note beside it, with its size and time, which is written after it.
 """
 
 import bz2
 import codecs
 import contextlib
-import errno
-import functools
 import hashlib
 import itertools
 import json
@@ -18,7 +16,7 @@ import re
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, NamedTuple, get_args
 
@@ -48,7 +46,7 @@ _PIECE_NBYTES: Final = 64 << 10
 _CONTENT_NBYTES: Final = 1 << 20
 _PROGRESS_S: Final = 10.0
 _MACHINES: Final[Mapping[str, Callable[[], Any]]] = {
-    "gzip": functools.partial(zlib.decompressobj, 31),  # with gzip's header
+    "gzip": partial(zlib.decompressobj, 31),  # with gzip's header
     "zlib": zlib.decompressobj,
     "bz2": bz2.BZ2Decompressor,
     "xz": lzma.LZMADecompressor,
@@ -192,12 +190,7 @@ def require_local(what: str, path: str | os.PathLike[str]) -> None:
         raise ArgumentError(f"{what}: {path!r} is an URL, and files are written on this machine. Copy them there then.")
 
 
-def decompressed(
-    file: File,
-    compression: str | None,
-    cache_dir: str | None,
-    encoding: str | None = None,
-) -> File:
+def decompressed(file: File, compression: str | None, cache_dir: str | None, encoding: str | None = None) -> File:
     """Returns a file with the content of a compressed one, kept from before or written now.
 
     Compressed data have no random access. The copy takes as much disk as the content; the log says how much.
@@ -218,21 +211,18 @@ def decompressed(
     def content() -> Iterator[bytes]:
         return pieces(file, compression) if encoding is None else _in_utf_8(file, compression, encoding)
 
+    form = "compressed" if compression else f"in {encoding}"
     try:
         copy = keep_content((file,), kind, cache_dir, content)
-        done = "decompressed" if compression else "written in UTF-8"
-        _log.info("%s was %s into %s, %d MiB.", file.url, done, copy.url, copy.nbytes >> 20)
-        return copy
     except SourceError:
         raise
     except OSError as error:
-        problems = str(error)
-    form = "compressed" if compression else f"in {encoding}"
-    raise SourceError(
-        f"{file.url} is {form}, so there is no random access to its records, and its content cannot be written beside "
-        f"it ({problems}). Give a cache_dir with room for it, or "
-        f"{'decompress the file' if compression else 'write it in UTF-8'}."
-    )
+        raise SourceError(
+            f"{file.url} is {form}, so there is no random access to its records, and its content cannot be written "
+            f"beside it ({error}). Give a cache_dir with room for it, or write the file as it is there."
+        ) from error
+    _log.info("%s is %s, and was written into %s, %d MiB.", file.url, form, copy.url, copy.nbytes >> 20)
+    return copy
 
 
 def kept_content(files: Sequence[File], kind: str, cache_dir: str | None, ending: str = "content") -> File | None:
@@ -286,28 +276,19 @@ def _paths_of(files: Sequence[File], kind: str, cache_dir: str | None, ending: s
 
 
 def _copied(files: Sequence[File], path: Path, content: Iterator[bytes], changed_s: int) -> File:
-    """Writes the content of a file, reads it back, and notes its size and checksum.
+    """Writes the content of a file, and notes its size.
 
     All copies of a state have the same time of the last change. So processes that start together and each make one
     take it for the same file, whichever is the last to replace it.
 
     Raises:
         SourceError: A file is damaged or truncated.
-        OSError: The copy cannot be written, or differs from what was written.
+        OSError: The copy cannot be written.
     """
-    written = [0, 0]
-
-    def counted() -> Iterator[bytes]:
-        for piece in content:
-            written[:] = written[0] + len(piece), zlib.crc32(piece, written[1])
-            yield piece
-
     file, *others = files
-    write(file, path, counted(), changed_s * 10**9, others)
+    write(file, path, content, changed_s * 10**9, others)
     copy = described(str(path))
-    if [copy.nbytes, _checksum(copy)] != written:
-        raise OSError(errno.EIO, "what was written cannot be read back")
-    facts = {"facts": np.array([*written, Stamp.of(path).modified_ns])}
+    facts = {"facts": np.array([copy.nbytes, Stamp.of(path).modified_ns])}
     write(file, _note_of(path), index_bytes(_state_of(files), facts), others=others)
     return copy.by_time()
 
@@ -317,19 +298,8 @@ def _kept_copy(files: Sequence[File], path: Path) -> File | None:
     with contextlib.suppress(Exception):  # damage has many forms
         require_own_file(path)
         require_own_file(_note_of(path))
-        if (facts := read_index(_state_of(files), _note_of(path).read_bytes())) is None:
-            return None
-        nbytes, checksum, changed = facts["facts"].tolist()
-        copy, now = described(str(path)), Stamp.of(path).modified_ns
-        if copy.nbytes != nbytes:
-            return None
-        if now == changed:
-            return copy.by_time()
-        if _checksum(copy) == checksum:  # the folder was copied
-            facts = {"facts": np.array([nbytes, checksum, now])}
-            with contextlib.suppress(OSError):
-                file, *others = files
-                write(file, _note_of(path), index_bytes(_state_of(files), facts), others=others)
+        facts, copy = read_index(_state_of(files), _note_of(path).read_bytes()), described(str(path))
+        if facts is not None and facts["facts"].tolist() == [copy.nbytes, Stamp.of(path).modified_ns]:
             return copy.by_time()
     return None
 
@@ -340,10 +310,6 @@ def _state_of(files: Sequence[File]) -> str:
 
 def _note_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.sum")
-
-
-def _checksum(file: File) -> int:
-    return functools.reduce(lambda value, piece: zlib.crc32(piece, value), pieces(file, None), 0)
 
 
 def _delete_old_copies(files: Sequence[File], stem: Path, ending: str) -> None:
@@ -441,22 +407,15 @@ def _in_utf_8(file: File, compression: str | None, encoding: str) -> Iterator[by
     Raises:
         SourceError: Bytes are no text in its encoding. The message has the file, the line and the column.
     """
-    decoder, line, column = codecs.getincrementaldecoder(encoding)(), 1, 1
+    decoder, line = codecs.getincrementaldecoder(encoding)(), 1
     for piece in itertools.chain(pieces(file, compression), (b"",)):
         try:
             text = decoder.decode(piece, final=not piece)
         except UnicodeDecodeError as error:
-            before = str(error.object[: error.start], encoding, "replace")
-            line, column = _after(before, line, column)
+            line += str(error.object[: error.start], encoding, "replace").count("\n")
             raise SourceError(
-                f"{file.url} line {line} is no text in {encoding}: {error.reason} in column {column}. Name the "
-                "encoding with encoding=, or mend the line."
+                f"{file.url} line {line} is no text in {encoding}: {error.reason}. Name the encoding with encoding=, "
+                "or mend the line."
             ) from error
-        line, column = _after(text, line, column)
+        line += text.count("\n")
         yield text.encode("utf-8", "surrogatepass")
-
-
-def _after(text: str, line: int, column: int) -> tuple[int, int]:
-    """Returns the line and column behind a text that begins at a place."""
-    lines = text.count("\n")
-    return line + lines, (1 if lines else column) + len(text) - (text.rfind("\n") + 1)
