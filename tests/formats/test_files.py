@@ -177,15 +177,6 @@ def test_a_table_without_a_label_for_a_file_is_named(folder):
         ps.from_files("words/*/*.wav", "labels.csv")
 
 
-def test_a_table_larger_than_its_limit_is_not_read(folder):
-    with open("labels.csv", "wb") as file:
-        file.truncate(1 << 40)
-    with pytest.raises(
-        ps.SourceError, match=r"labels\.csv has 1,099,511,627,776 bytes; a table of labels has at most 2"
-    ):
-        ps.from_files("words/*/*.wav", "labels.csv")
-
-
 def test_a_function_gets_absolute_paths(folder):
     ds = ps.from_files(["words/dog/3.wav"], labels=lambda path: [len(path), path.endswith("/words/dog/3.wav")])
     assert ds[0]["label"].tolist() == [len(f"{folder}/dog/3.wav"), 1]

@@ -8,7 +8,6 @@ import codecs
 import contextlib
 import hashlib
 import itertools
-import json
 import logging
 import lzma
 import os
@@ -39,8 +38,6 @@ Integers = npt.NDArray[np.int64]
 
 _log = logging.getLogger("penstock")
 
-_NOTE: Final = "content"
-"""What the note of a copy begins with; the state of the file follows."""
 # Compressed bytes that are read at once, and bytes that are decompressed at once.
 _PIECE_NBYTES: Final = 64 << 10
 _CONTENT_NBYTES: Final = 1 << 20
@@ -227,7 +224,7 @@ def decompressed(file: File, compression: str | None, cache_dir: str | None, enc
 
 def kept_content(files: Sequence[File], kind: str, cache_dir: str | None, ending: str = "content") -> File | None:
     """Returns what `keep_content` kept; None if it is not there, not whole, or may be a stranger's."""
-    for _, path in _paths_of(files, kind, cache_dir, ending):
+    for path in _paths_of(files, kind, cache_dir, ending):
         if (copy := _kept_copy(files, path)) is not None:
             return copy
     return None
@@ -253,29 +250,27 @@ def keep_content(
         OSError: It cannot be written anywhere. The message has the folders.
     """
     problems = []
-    for stem, path in _paths_of(files, kind, cache_dir, ending):
+    for path in _paths_of(files, kind, cache_dir, ending):
         try:
-            copy = _copied(files, path, content(), int(path.suffixes[-2][1:], 16) & 0x7FFFFFFF)
+            return _copied(files, path, content())
         except SourceError:
             raise
         except OSError as error:
             problems.append(problem(path, error))
-            continue
-        _delete_old_copies(files, stem, ending)
-        return copy
     raise OSError("; ".join(problems) or "and this user has no home")
 
 
-def _paths_of(files: Sequence[File], kind: str, cache_dir: str | None, ending: str) -> list[tuple[Path, Path]]:
-    """The places where what is made of files may be: what the names of its states begin with, and its own name."""
-    facts = " ".join(file.state for file in files)
-    state = hashlib.sha256(f"{VERSION} {kind} {facts}".encode()).hexdigest()[:8]
-    more = hashlib.sha256("\0".join(file.url for file in files).encode()).hexdigest()[:8] if len(files) > 1 else ""
-    stems = [stem.with_name(stem.name + f".{more}" * bool(more)) for stem in stems_of(files[0], cache_dir)]
-    return [(stem, stem.with_name(f"{stem.name}.{state}.{ending}")) for stem in stems]
+def _paths_of(files: Sequence[File], kind: str, cache_dir: str | None, ending: str) -> list[Path]:
+    """The places where what is made of files may be. What is made of another state of them has the same name."""
+    what = _short_hash(f"{VERSION} {kind}", *(file.url for file in files[1:]))
+    return [stem.with_name(f"{stem.name}.{what}.{ending}") for stem in stems_of(files[0], cache_dir)]
 
 
-def _copied(files: Sequence[File], path: Path, content: Iterator[bytes], changed_s: int) -> File:
+def _short_hash(*words: str) -> str:
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:8]
+
+
+def _copied(files: Sequence[File], path: Path, content: Iterator[bytes]) -> File:
     """Writes the content of a file, and notes its size.
 
     All copies of a state have the same time of the last change. So processes that start together and each make one
@@ -286,6 +281,7 @@ def _copied(files: Sequence[File], path: Path, content: Iterator[bytes], changed
         OSError: The copy cannot be written.
     """
     file, *others = files
+    changed_s = int(_short_hash(_state_of(files)), 16) & 0x7FFFFFFF
     write(file, path, content, changed_s * 10**9, others)
     copy = described(str(path))
     facts = {"facts": np.array([copy.nbytes, Stamp.of(path).modified_ns])}
@@ -305,24 +301,11 @@ def _kept_copy(files: Sequence[File], path: Path) -> File | None:
 
 
 def _state_of(files: Sequence[File]) -> str:
-    return f"{_NOTE} {' '.join(file.state for file in files)}"
+    return f"content {' '.join(file.state for file in files)}"
 
 
 def _note_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.sum")
-
-
-def _delete_old_copies(files: Sequence[File], stem: Path, ending: str) -> None:
-    """Deletes what was made of older states of files, with its notes: only names that this module makes."""
-    ours = re.compile(re.escape(stem.name) + r"\.[0-9a-f]{8}\." + ending)
-    for name in filter(ours.fullmatch, os.listdir(stem.parent)):
-        old = stem.with_name(name)
-        with contextlib.suppress(Exception):  # damage has many forms
-            line, _, _ = _note_of(old).read_bytes()[8:].partition(b"\n")
-            state = json.loads(line)[0]
-            if state.startswith(f"{_NOTE} ") and state != _state_of(files):
-                old.unlink()
-                _note_of(old).unlink()
 
 
 def progress(what: str, total_nbytes: int) -> Callable[[int], None]:

@@ -6,7 +6,7 @@ library checks each chunk by a hash. It opens a damaged file without an error, a
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Final, Literal, final
@@ -74,15 +74,13 @@ def from_arrayrecord(
     verb = "from_arrayrecord"
     with needs(verb, "array_record", "protobuf"):
         import array_record.python.array_record_module  # noqa: F401
-    paths = list(paths) if isinstance(paths, Iterator) else paths
-    several = [paths] if isinstance(paths, str) else paths if isinstance(paths, Sequence) else []
-    if urls := [path for path in several if isinstance(path, str) and is_remote(path)]:
+    asked = _openfile.asked(verb, paths)
+    if urls := [path for path in asked if is_remote(path)]:
         raise ArgumentError(
             f"{verb}() reads files of this machine, and {urls[0]} is a URL. Copy the files here, or write the records "
             "as TFRecord, which is read over a network: ps.write_tfrecord(path, ps.from_arrayrecord(copy))."
         )
-    wanted, is_auto = wanted_of(features, defaults)
-    source = ArrayRecordSource(_openfile.find(verb, paths), wanted, is_auto)
+    source = ArrayRecordSource(_openfile.find(verb, asked), *wanted_of(features, defaults))
     return Dataset(SourceNode(source, verb))
 
 

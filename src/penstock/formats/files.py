@@ -27,9 +27,6 @@ from penstock.sources._remote import is_remote
 from penstock.sources._store import StorageOptions
 from penstock.sources._wholefiles import Bytes, Labels, Objects, OpenWholeFiles, WholeFiles
 
-# A sparse file might be larger than memory.
-_MAX_TABLE_NBYTES: Final = 256 << 20
-"""The bytes of a table of labels, which is read into memory."""
 _NUMBERS: Final = (
     (int, re.compile(r"-?(0|[1-9][0-9]{0,17})")),
     (float, re.compile(r"-?((0|[1-9][0-9]{0,14})(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")),
@@ -215,11 +212,9 @@ def _table(path: str, options: StorageOptions | None) -> tuple[dict[str, Any], s
     """Reads the labels of a CSV file: numbers, if all are, or text. Also returns its name.
 
     Raises:
-        SourceError: It is missing, too large, or no such table. The message has the line.
+        SourceError: It is missing, or no such table. The message has the line.
     """
     (file,) = _openfile.find("from_files(labels=)", path, None if options is None else options.values)
-    if file.nbytes > _MAX_TABLE_NBYTES:
-        raise SourceError(f"{file.url} has {file.nbytes:,} bytes; a table of labels has at most {_MAX_TABLE_NBYTES:,}.")
     try:
         text = file.head(file.nbytes).decode("utf-8-sig")
         rows = csv.reader(io.StringIO(text, newline=""), strict=True)
