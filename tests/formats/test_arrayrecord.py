@@ -61,7 +61,7 @@ def test_examples_become_dicts(tmp_path, features):
 def test_a_record_that_is_no_example_is_named(tmp_path):
     file = written(tmp_path / "a", [encoded({"n": np.int64(1)}), b"\xff" * 9])
     ds = ps.from_arrayrecord(file, features={"n": ps.ArraySpec((), "int64")})
-    with pytest.raises(ps.SourceError, match=r"/a record 1: "):
+    with pytest.raises(ps.SourceError, match=r"/a record 1 is no tf"):
         ds.batch(2)[0]
     with pytest.raises(ps.SourceError, match=r"/b record 0 is no tf\.train\.Example"):
         ps.from_arrayrecord(written(tmp_path / "b", [b"\xff"]), features="auto").element_spec  # noqa: B018
@@ -143,7 +143,7 @@ def test_a_missing_library_is_named(monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "array_record", None)
     with pytest.raises(
-        ImportError, match=r"^from_arrayrecord\(\) needs array_record[a-z_.]*: pip install array_record\."
+        ImportError, match=r"^from_arrayrecord\(\) needs array_record[a-z_.]*: pip install array_record protobuf\."
     ):
         ps.from_arrayrecord("a")
 

@@ -704,7 +704,7 @@ def test_bytes_that_are_no_text_are_named_with_file_line_and_column(tmp_path, ve
     with pytest.raises(ps.SourceError, match=r"a.*(is no text in utf-8: .* such as 'utf-16'|it begins with b'\\xff)"):
         list(verb(tmp_path / "a"))
     (tmp_path / "a").write_bytes((good + "\n" + good).encode("utf-16-le") + b"\x00")
-    with pytest.raises(ps.SourceError, match=r"a line 2 is no text in utf-16-le: truncated data in column"):
+    with pytest.raises(ps.SourceError, match=r"a line 2 is no text in utf-16-le: truncated data\."):
         list(verb(tmp_path / "a", encoding="utf-16-le"))
 
 

@@ -62,9 +62,13 @@ def scale(factor: Amount = 0.0, *, x: Amount = 0.0, y: Amount = 0.0) -> Distorti
         x: An additional factor for the width.
         y: An additional factor for the height.
     """
-    given = {"factor": factor, "x": x, "y": y}
-    ranges = {name: spread(f"scale(): {name}", each, around=1, least=0.01) for name, each in given.items()}
-    return moves("scale", _scale, **ranges)
+    return moves(
+        "scale",
+        _scale,
+        factor=spread("scale(): factor", factor, around=1, least=0.01),
+        x=spread("scale(): x", x, around=1, least=0.01),
+        y=spread("scale(): y", y, around=1, least=0.01),
+    )
 
 
 def _scale(path: Path, draws: Draws, factor: Range, x: Range, y: Range) -> None:

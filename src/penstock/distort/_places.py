@@ -11,8 +11,9 @@ from penstock.base._errors import type_of
 Array = npt.NDArray[Any]
 BoxFormat = Literal["xyxy", "xywh"]
 
-_RIM: Final = np.array([[0, 0], [0.5, 0], [1, 0], [1, 0.5], [1, 1], [0.5, 1], [0, 1], [0, 0.5]])
-"""The corners of a box, and the middles of its sides, which a curved warp may move further out."""
+_SIDE: Final = np.array([[0, 0], [0.25, 0], [0.5, 0], [0.75, 0]])
+_RIM: Final = np.concatenate([_SIDE, [1, 0] + _SIDE[:, ::-1], 1 - _SIDE, [0, 1] - _SIDE[:, ::-1]])
+"""The corners of a box, and points of its sides, which a curved warp may move further out."""
 
 
 @final

@@ -90,7 +90,8 @@ class Described(NamedTuple):
     samples: int
     zipped: str | None
     """The name of the compressed file."""
-    compression: str | None
+    compression: str
+    """Empty if there is none."""
 
 
 def shards_of(index: File) -> list[Described]:
@@ -114,7 +115,7 @@ def _described(about: Any) -> Described:
         for name, encoding, nbytes in zip(*facts, strict=True)
     )
     zipped = _file_in(about["zip_data"]) if about["zip_data"] else None
-    compression = about["compression"].partition(":")[0] if zipped else None
+    compression = about["compression"].partition(":")[0] if zipped else ""
     return Described(_file_in(about["raw_data"]), columns, int(about["samples"]), zipped, compression)
 
 

@@ -31,7 +31,7 @@ from penstock.sources._openfile import File, bounds_of, placed
 from penstock.sources._store import StorageOptions
 
 _INDEX: Final = "index.json"
-_CODECS: Final[dict[str | None, Any]] = {"zstd": "zstd", "gz": "gzip", "br": "brotli", "bz2": "bz2"}
+_CODECS: Final[dict[str, Any]] = {"zstd": "zstd", "gz": "gzip", "br": "brotli", "bz2": "bz2"}
 """Compressions by the names that Streaming has for them."""
 Path = str | os.PathLike[str]
 

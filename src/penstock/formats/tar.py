@@ -272,7 +272,7 @@ def _members(file: File) -> Iterator[tuple[str, str, int, int]]:
         except PenstockError:
             raise
         except Exception as error:  # tarfile raises ValueError, struct.error, RecursionError and others for damage
-            raise SourceError(f"{file.url} is damaged or cut off, or no tar file: {error}.") from error
+            raise SourceError(f"{file.url} is damaged or cut off, or no tar file: {error!r}.") from error
         _require_end(file, stream, at)
 
 
