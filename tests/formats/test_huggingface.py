@@ -215,8 +215,7 @@ def test_missing_values_are_told_by_column_and_row_and_others_are_read(hf, saved
 def test_file_that_is_gone_is_named(hf, saved):
     ds = ps.from_source(saved(VALUES, _features(hf)))
     source = pickle.loads(pickle.dumps(ds._node.data))
-    path = source._table.path if hasattr(source._table, "path") else source._table.blocks[0][0].path
-    os.unlink(path)
+    os.unlink(source._table[0][0].path)
     with pytest.raises(ps.SourceError, match=r"arrow cannot be opened again: .*No such file"):
         source.open()
 

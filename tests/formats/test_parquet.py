@@ -1,7 +1,5 @@
 import ast
-import contextlib
 import datetime as dt
-import io
 import os
 import pickle
 import re
@@ -21,8 +19,7 @@ from tests.waits import DEADLINE_S
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
-from penstock.formats import _arrowsizes, _columns, _parquetfooter, _tableread, parquet  # noqa: E402  # they need pyarrow
-from penstock.formats._parquetfooter import pages_nbytes  # noqa: E402
+from penstock.formats import _columns, _tableread, parquet  # noqa: E402  # they need pyarrow
 
 RNG = np.random.default_rng(0)
 
@@ -129,6 +126,17 @@ def test_lists_of_byte_strings_of_one_size(tmp_path, name):
     for element, row in zip(ds, rows[1:], strict=True):
         for leaf in element.values():
             assert (leaf.dtype, leaf.shape, leaf.tobytes()) == (np.uint8, (2, 2), b"".join(row))
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_lists_of_matrices_are_right_in_a_part_of_a_batch(tmp_path, name, monkeypatch):
+    """`take` of pyarrow 26.0.1 gives other matrices."""
+    monkeypatch.setattr(_tableread, "PIECE_NBYTES", 100)
+    matrix = pa.list_(pa.list_(pa.int64(), 2), 2)
+    rows = [[{"m": [[i, k], [-i, -k]]} for k in range(i % 4)] for i in range(23)]
+    column = pa.array(rows, pa.list_(pa.struct([("m", matrix)])))
+    ds = dataset(saved(tmp_path / name, pa.table({"x": column}).slice(3), 20))
+    assert [element["x"]["m"].tolist() for element in ds] == [[each["m"] for each in row] for row in rows[3:]]
 
 
 TEXTS = [["a", "bc"], ["", "d"], ["e", "a"]]
@@ -312,65 +320,8 @@ def test_text_that_rows_share_is_in_memory_once(tmp_path, kind, name):
     assert pa.default_memory_pool().bytes_allocated() - before < 8 << 20
 
 
-@pytest.mark.parametrize("encoding", ["dictionary and plain", "DELTA_BYTE_ARRAY"])
-def test_text_that_takes_much_more_than_the_footer_says_is_refused(tmp_path, monkeypatch, encoding):
-    for each in (parquet, _tableread):
-        monkeypatch.setattr(each, "KEPT_NBYTES", 1 << 20)
-    monkeypatch.setattr(_parquetfooter, "DICTIONARY_NBYTES", 1000)
-    long = "a" * 20_000
-    options = {"use_dictionary": False, "column_encoding": {"x": encoding}} if "DELTA" in encoding else {}
-    pq.write_table(pa.table({"x": [long] * 500}), tmp_path / "a.parquet", **options)
-    rows = []
-    decode = _tableread.decoded
-    monkeypatch.setattr(_tableread, "decoded", lambda batch, *rest: rows.append(batch.num_rows) or decode(batch, *rest))
-    for each in (parquet, _tableread):
-        monkeypatch.setattr(each, "WORK_NBYTES", 1 << 20)
-    ds = ps.from_parquet(tmp_path / "a.parquet")
-    text = r"a\.parquet: row group 0 takes \d+ MiB and more for column 'x', and its footer says 0 MiB: it repeats long"
-    with pytest.raises(ps.SourceError, match=text):
-        ds[0]
-    assert max(rows) * len(long) < 2 << 20
-    monkeypatch.undo()
-    assert ds[7] == {"x": long}
-
-
-@pytest.mark.parametrize("claimed", [(0, 3), (0, 3, 8), (0, 3, 6)])  # plain, also with a dictionary, or with lengths
-@pytest.mark.parametrize("stored", ["dictionary", "dictionary and plain", "DELTA_BYTE_ARRAY"])
-@pytest.mark.parametrize("place", ["local", "remote"])
-def test_text_is_bounded_by_what_the_pages_have_and_not_by_what_the_footer_claims(
-    tmp_path, monkeypatch, claimed, stored, place
-):
-    long, count = "a" * 20_000, 2000
-    rows = [long if i > 100 else long[:-1] + "b" for i in range(count)]
-    options = {"use_dictionary": False, "column_encoding": {"x": stored}} if "DELTA" in stored else {}
-    if "plain" in stored:
-        monkeypatch.setattr(_parquetfooter, "DICTIONARY_NBYTES", 1000)
-    pq.write_table(pa.table({"x": rows}), tmp_path / "a.parquet", **options)
-    find = _tableread.stored_chunks
-
-    def lying(*args):
-        return {path: [each._replace(encodings=claimed) for each in chunks] for path, chunks in find(*args).items()}
-
-    monkeypatch.setattr(_tableread, "stored_chunks", lying)
-    for each in (parquet, _tableread):
-        monkeypatch.setattr(each, "KEPT_NBYTES", 1 << 20)
-        monkeypatch.setattr(each, "WORK_NBYTES", 1 << 20)
-    most = []
-    decode = _tableread.decoded
-    monkeypatch.setattr(
-        _tableread, "decoded", lambda batch, *rest: most.append(batch.get_total_buffer_size()) or decode(batch, *rest)
-    )
-    if place == "remote":
-        fsspec = pytest.importorskip("fsspec")
-        fsspec.filesystem("memory").pipe("/texts/a.parquet", (tmp_path / "a.parquet").read_bytes())
-    ds = ps.from_parquet("memory://texts/a.parquet" if place == "remote" else tmp_path / "a.parquet")
-    with contextlib.suppress(ps.SourceError):  # that it repeats long texts
-        assert ds[7] == {"x": rows[7]}
-    assert max(most, default=0) < 3 << 20  # Arrow makes no dictionary of common prefixes
-
-
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
-def test_the_size_of_decompressed_batches_is_known_from_their_headers(tmp_path, monkeypatch, compression):
+def test_the_size_of_decompressed_batches_is_known_from_their_rows(tmp_path, monkeypatch, compression):
     content = pa.table({"x": np.zeros(40_000), "k": pa.array(["a", "b"] * 20_000).dictionary_encode()})
     options = pa.ipc.IpcWriteOptions(compression=compression)
     with pa.ipc.new_file(tmp_path / "a.arrow", content.schema, options=options) as writer:
@@ -388,52 +339,6 @@ def test_the_size_of_decompressed_batches_is_known_from_their_headers(tmp_path, 
             ps.from_arrow(tmp_path / "a.arrow").batch(4).loader(executor="threads", memory_limit=200_000)
 
 
-def of_many_kinds(count):
-    """Columns of all layouts of buffers."""
-    texts, halves = pa.array(["text"] * count), pa.array(np.arange(count + 1, dtype="i4"))
-    return {
-        "null": pa.nulls(count),
-        "text": texts,
-        "views": texts.cast(pa.string_view()),
-        "long views": pa.array(["a text that is not inline " * 9] * count, pa.string_view()),
-        "lists": pa.ListArray.from_arrays(halves, texts),
-        "maps": pa.MapArray.from_arrays(halves, texts, texts),
-        "structs": pa.StructArray.from_arrays([texts, pa.nulls(count)], ["a", "b"]),
-        "kinds": texts.dictionary_encode(),
-        "run ends": pa.RunEndEncodedArray.from_arrays(pa.array([count], pa.int32()), pa.array([1.5])),
-        "sparse": pa.UnionArray.from_sparse(pa.array([0] * count, pa.int8()), [texts]),
-        "dense": pa.UnionArray.from_dense(
-            pa.array([0] * count, pa.int8()), pa.array(range(count), pa.int32()), [texts]
-        ),
-        "tensors": tensors(np.zeros((count, 2, 2), "f4")),
-        "x": pa.array(np.zeros(count)),
-    }
-
-
-@pytest.mark.parametrize("compression", [None, "zstd"])
-def test_the_size_of_a_batch_is_that_of_the_columns_that_are_read(tmp_path, compression):
-    content = pa.table(of_many_kinds(1000))
-    options = pa.ipc.IpcWriteOptions(compression=compression)
-    with pa.ipc.new_file(tmp_path / "a.arrow", content.schema, options=options) as writer:
-        writer.write_table(content)
-    nbytes = (tmp_path / "a.arrow").stat().st_size
-
-    def size(*names):
-        with open(tmp_path / "a.arrow", "rb") as file:
-            (found,) = _arrowsizes.record_batches("a.arrow", file, nbytes, content.schema, names)
-        return found.nbytes
-
-    shared = size()  # the dictionary
-    assert 0 < shared < 200
-    assert 8000 <= size("x") - shared <= 8064
-    assert 16_000 <= size("tensors") - shared <= 16_064
-    sizes = [size(name) - shared for name in content.column_names]
-    with open(tmp_path / "a.arrow", "rb") as file:
-        (whole,) = _arrowsizes.record_batches("a.arrow", file, nbytes)
-    assert sum(sizes) == whole.nbytes - shared
-    assert min(sizes[1:]) > 0
-
-
 def test_compressed_columns_that_are_not_read_cost_no_memory(tmp_path, monkeypatch):
     content = pa.table({"x": np.arange(1000), "big": np.zeros((1 << 20,))[:1000], "t": ["a" * 10_000] * 1000})
     with pa.ipc.new_file(
@@ -441,32 +346,20 @@ def test_compressed_columns_that_are_not_read_cost_no_memory(tmp_path, monkeypat
     ) as writer:
         writer.write_table(content)
     monkeypatch.setattr(parquet, "KEPT_NBYTES", 1 << 20)
-    heads = []
-    find = parquet.record_batches
-    monkeypatch.setattr(parquet, "record_batches", lambda *args: heads.append(args[0]) or find(*args))
-    before = pa.default_memory_pool().max_memory()
     ds = ps.from_arrow(tmp_path / "a.arrow", columns=["x"])
-    assert ds[7] == {"x": 7}
     assert ds._node.data.groups.nbytes.tolist() == [8000]
-    assert len(heads) == 1  # of each file once
-    assert pa.default_memory_pool().max_memory() <= max(before, 4 << 20)
+    opened, out = ds._node.data.open(), {"x": np.empty(1, "i8")}
+    before = pa.default_memory_pool().bytes_allocated()
+    read(opened, np.array([7]), out)
+    assert out["x"].tolist() == [7]
+    assert pa.default_memory_pool().bytes_allocated() - before < 100_000
     assert ps.from_arrow(tmp_path / "a.arrow")._node.data.groups.nbytes[0] > 10_000_000
-
-
-@pytest.mark.parametrize("what", ["footer", "batch"])
-def test_a_header_of_arrow_is_not_read_if_it_cannot_be_so_large(tmp_path, monkeypatch, what):
-    path = saved(tmp_path / "a.arrow", pa.table({"x": np.arange(10_000)}), 5 if what == "footer" else 10_000)
-    monkeypatch.setattr(_arrowsizes, "HEADER_NBYTES", 100 if what == "batch" else 300)
-    with pytest.raises(
-        ps.SourceError, match=r"a\.arrow is damaged: its headers .*\(a header of [\d,]+ bytes cannot be\)"
-    ):
-        len(ps.from_arrow(path))
 
 
 @pytest.mark.parametrize("where", [0.2, 0.5, 0.8])
 def test_a_damaged_footer_is_an_error_that_names_the_file(tmp_path, where):
-    """pyarrow ends the process when it is asked for a column chunk whose facts disagree."""
-    path = saved(tmp_path / "a.parquet", pa.table({"x": ["a", "b"] * 9, "l": [[1], []] * 9}))
+    """Of values of one size. Of others pyarrow may end the process."""
+    path = saved(tmp_path / "a.parquet", pa.table({"x": [1, 2] * 9, "f": [0.5] * 18}))
     whole = path.read_bytes()
     size = int.from_bytes(whole[-8:-4], "little")
     place = len(whole) - 8 - size + int(size * where)
@@ -481,15 +374,13 @@ def test_a_damaged_footer_is_an_error_that_names_the_file(tmp_path, where):
 
 
 @pytest.mark.parametrize("levels", [b"\x36\x9a\x01\x42\x02", b"\x16\xba\x01"])
-@pytest.mark.parametrize("value", [5, "text"])
-def test_counts_of_levels_that_do_not_fit_a_column_are_an_error_that_names_the_file(tmp_path, value, levels):
-    """pyarrow ends the process when it is asked for such a column chunk: "Definition level histogram size mismatch"."""
-    path = saved(tmp_path / "a.parquet", pa.table({"x": [None] * 77 + [value] * 33, "y": range(110)}), 110)
+def test_counts_of_levels_that_do_not_fit_a_column_are_an_error_that_names_the_file(tmp_path, levels):
+    path = saved(tmp_path / "a.parquet", pa.table({"x": [None] * 77 + [5] * 33, "y": range(110)}), 110)
     whole, two_counts = path.read_bytes(), b"\x26\x9a\x01\x42"  # a list of 77 and 33, in Thrift's compact protocol
     at, size = whole.rindex(two_counts), int.from_bytes(whole[-8:-4], "little") + len(levels) - len(two_counts)
     path.write_bytes(whole[:at] + levels + whole[at + len(two_counts) : -8] + size.to_bytes(4, "little") + whole[-4:])
     with pytest.raises(ps.SourceError, match=r"a\.parquet cannot be read: Definition level histogram size mismatch"):
-        list(ps.from_parquet(path, fill_null={"x": value}))
+        list(ps.from_parquet(path, fill_null={"x": 5}))
     assert ps.from_parquet(path, columns=["y"])[109] == {"y": 109}
 
 
@@ -523,39 +414,6 @@ def test_pages_with_fewer_rows_than_the_footer_says_are_damage(tmp_path, column)
             ds[index]
 
 
-def test_pages_that_are_larger_than_their_file_or_their_values_are_damage(tmp_path, monkeypatch):
-    monkeypatch.setattr(_tableread, "KEPT_NBYTES", 100_000)
-    path = tmp_path / "a.parquet"
-    texts = {"bounds of 1,000 letters": ["a" * 1000, "b" * 1000]}  # in a header of more than 256 bytes
-    pq.write_table(pa.table({"x": np.zeros(50_000, "i8")}), path, compression="zstd", use_dictionary=False)
-    pq.write_table(pa.table(texts), tmp_path / "b.parquet", write_statistics=True)
-    assert ps.from_parquet(tmp_path / "b.parquet")[1] == {"bounds of 1,000 letters": "b" * 1000}
-    assert ps.from_parquet(path)[7] == {"x": 0}
-    chunk = pq.ParquetFile(path).metadata.row_group(0).column(0)
-    sound = path.read_bytes()
-    at = chunk.data_page_offset
-    assert sound[at : at + 3] == b"\x15\x00\x15"  # a data page; then two sizes, 1 bit for the sign
-    count = pages_nbytes(io.BytesIO(sound), (at, chunk.num_values), len(sound))
-    assert 400_000 <= count <= chunk.total_uncompressed_size
-    monkeypatch.setattr(_tableread, "KEPT_NBYTES", 0)
-    monkeypatch.setattr(parquet, "KEPT_NBYTES", 0)
-    monkeypatch.setattr(_tableread, "leaf_size", lambda *_: 1 << 10)
-    with pytest.raises(
-        ps.SourceError, match=r"a\.parquet: row group 0 has .* in its pages of column 'x', whose values take 2 KiB"
-    ):
-        ps.from_parquet(path)[7]
-    monkeypatch.undo()
-    for head, text in [
-        (b"\x15\x00\x15\x00\x15\xfe\xff\xff\x7f\x00", r"a page says that it has 134,217,727 bytes, and 0 when"),
-        (b"\x15\x00\x15\x01\x15\x02\x00", r"a page says that it has 1 bytes, and -1 when"),
-        (b"\x15\x00\x00", "the header of a page cannot be read"),
-        (b"\x15\x00\x1d\x02", "the header of a page cannot be read"),
-    ]:
-        path.write_bytes(sound[:at] + head + sound[at + len(head) :])
-        with pytest.raises(ps.SourceError, match=rf"a\.parquet is damaged: in row group 0, column 'x', {text}"):
-            ps.from_parquet(path)[7]
-
-
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
 def test_names_of_fields_that_are_no_text_are_an_error_that_names_the_file(tmp_path, name):
     path = saved(tmp_path / name, pa.table({"x": [{"qzqz": 1, "o": [{"zqzq": 2}]}]}))
@@ -571,7 +429,7 @@ def test_lists_of_a_negative_size_are_an_error_that_names_the_file(tmp_path):
     whole = path.read_bytes()
     at = whole.rindex((77).to_bytes(4, "little"))  # in the schema of the footer
     path.write_bytes(whole[:at] + (-77).to_bytes(4, "little", signed=True) + whole[at + 4 :])
-    with pytest.raises(ps.SourceError, match=r"a\.arrow cannot be read: .*(-77|negative)"):
+    with pytest.raises(ps.SpecError, match=r"a\.arrow: .*-77"):
         _ = ps.from_arrow(path).element_spec
 
 
@@ -612,15 +470,6 @@ def test_structs_of_a_dictionary_have_their_fields(tmp_path):
     column = pa.DictionaryArray.from_arrays(pa.array([1, 0, None], pa.int8()), structs)
     ds = dataset(saved(tmp_path / "a.arrow", pa.table({"x": column})), fill_null={"x.a": "-", "x.b": -1})
     assert [element["x"] for element in ds] == [{"a": "y", "b": 2}, {"a": "x", "b": 1}, {"a": "-", "b": -1}]
-
-
-def test_a_footer_that_two_readers_read_in_two_ways_is_damaged(tmp_path, monkeypatch):
-    path, chunks = saved(tmp_path / "a.parquet", pa.table({"x": ["a", "b"]}), 1), _parquetfooter._chunks
-    monkeypatch.setattr(_parquetfooter, "_chunks", lambda *args: chunks(*args)[:1])
-    with pytest.raises(
-        ps.SourceError, match=r"a\.parquet is damaged: its footer has 1 row groups, and pyarrow finds 2"
-    ):
-        dataset(path)[0]
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
@@ -684,10 +533,9 @@ def test_types_are_the_least_that_hold_every_file_and_a_column_that_one_lacks_is
         assert [batch["x"].tolist() for batch in loader] == [[1, 1.5, 7]]
     (line,) = [record.getMessage() for record in caplog.records]  # selections say no more
     assert line.startswith(
-        f"from_{kind}(): files differ. {tmp_path}/0.{kind} has column 'x' as int32, read as float64; "
+        f"from_{kind}(): files differ. {tmp_path}/0.{kind} has column 'x' as int32, read as double; "
     )
-    assert line.endswith(" A column that a file lacks is null.")
-    assert f"2 files, such as {tmp_path}/0.{kind}, have no column 'y'" in line
+    assert f"{tmp_path}/0.{kind} has no column 'y', which is null then" in line
     with pytest.raises(
         ps.SourceError, match=rf"0\.{kind} .* row 0 has no value in column 'y': its file has no such column"
     ):
@@ -696,7 +544,7 @@ def test_types_are_the_least_that_hold_every_file_and_a_column_that_one_lacks_is
     assert dataset(f"{tmp_path}/*.{kind}", columns=["x"], dtypes={"x": "int16"}, fill_null=0)[0] == {"x": 1}
 
 
-def test_the_line_about_files_that_differ_says_what_is_so_in_the_names_of_numpy(tmp_path, caplog):
+def test_the_line_about_files_that_differ_says_what_is_so_in_the_names_of_arrow(tmp_path, caplog):
     first = {"x": pa.array([1], pa.int32()), "l": [[1]], "t": pa.array([1], pa.timestamp("ms", "UTC")), "s": [{"a": 1}]}
     second = {"x": [1.5], "l": [[0.5]], "t": pa.array([1], pa.timestamp("us", "UTC")), "s": [{"a": 0.5}]}
     saved(tmp_path / "0.parquet", pa.table(first))
@@ -704,9 +552,10 @@ def test_the_line_about_files_that_differ_says_what_is_so_in_the_names_of_numpy(
     ps.from_parquet(f"{tmp_path}/*")
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.replace(f"{tmp_path}/", "") == (
-        "from_parquet(): files differ. 0.parquet has column 'x' as int32, read as float64; 0.parquet has column 'l' as "
-        "lists of int64, read as lists of float64; 0.parquet has column 't' as datetime64[ms] in UTC, read as "
-        "datetime64[us] in UTC; 0.parquet has column 's' as dicts of {'a': int64}, read as dicts of {'a': float64}."
+        "from_parquet(): files differ. 0.parquet has column 'x' as int32, read as double; 0.parquet has "
+        "column 'l' as list<element: int64>, read as list<item: double>; 0.parquet has column 't' as timestamp[ms, "
+        "tz=UTC], read as timestamp[us, tz=UTC]; 0.parquet has column 's' as struct<a: int64>, read as struct<a: "
+        "double>."
     )
 
 
@@ -993,16 +842,19 @@ def test_fields_of_one_name_are_refused(tmp_path, kind):
 def test_other_formats_are_told_apart(tmp_path):
     saved(tmp_path / "a.parquet", pa.table({"x": [1]}))
     saved(tmp_path / "a.arrow", pa.table({"x": [1]}))
-    with pytest.raises(ps.SourceError, match=r"from_arrow\(\): .*no Arrow file\. It is for from_parquet\(\)"):
+    with pytest.raises(ps.SourceError, match=r"a\.parquet cannot be read: Not an Arrow file"):
         ps.from_arrow(tmp_path / "a.parquet")
-    with pytest.raises(ps.SourceError, match=r"no Parquet file\. It is for from_arrow\(\)"):
+    with pytest.raises(ps.SourceError, match=r"a\.arrow cannot be read: .*not a parquet file"):
         ps.from_parquet(tmp_path / "a.arrow")
     with pa.ipc.new_stream(tmp_path / "stream", pa.schema([("x", pa.int64())])) as writer:
         writer.write_table(pa.table({"x": [1]}))
-    with pytest.raises(ps.SourceError, match=r"a stream of Arrow, which has no random access; write it with"):
+    with pytest.raises(
+        ps.SourceError,
+        match=r"stream cannot be read: Not an Arrow file.* A stream of Arrow .* write it",
+    ):
         ps.from_arrow(tmp_path / "stream")
     (tmp_path / "text").write_text("a,b\n")
-    with pytest.raises(ps.SourceError, match=r"starts with b'a,b\\n' and is no Parquet file"):
+    with pytest.raises(ps.SourceError, match=r"text cannot be read: "):
         ps.from_parquet(tmp_path / "text")
 
 
@@ -1102,12 +954,10 @@ def encrypted(path, *, footer):
 
 def test_an_encrypted_column_is_an_error_and_the_others_are_read(tmp_path):
     path = encrypted(tmp_path / "a.parquet", footer=False)
-    with pytest.raises(
-        ps.SourceError, match=r"a\.parquet: column 'x' is encrypted, and penstock has no keys\..*columns="
-    ):
+    with pytest.raises(ps.SourceError, match=r"a\.parquet cannot be read: Cannot decrypt ColumnMetadata"):
         ps.from_parquet(path)
     assert [element["y"] for element in ps.from_parquet(path, columns=["y"])] == ["a", "b", "c"]
-    with pytest.raises(ps.SourceError, match=r"a\.parquet is encrypted, its footer too, and penstock has no keys"):
+    with pytest.raises(ps.SourceError, match=r"a\.parquet cannot be read: Could not read encrypted metadata"):
         ps.from_parquet(encrypted(path, footer=True))
 
 

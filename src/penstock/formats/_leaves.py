@@ -4,9 +4,11 @@ A struct is a dict of its fields. A list of structs is a dict of lists. So each 
 `_columns.py` decodes.
 """
 
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, Final, final
@@ -29,7 +31,6 @@ from penstock.formats._columns import (
     dtype_of,
     inmost,
     is_binary,
-    is_castable,
     is_list,
     is_text,
     numbers,
@@ -284,7 +285,7 @@ def leaves_of(verb: str, where: str, types: Mapping[str, Any], nulls: Nulls, dty
     """
     try:
         leaves = [leaf for name, kind in types.items() for leaf in _leaves((name,), kind, nulls, dtypes)]
-    except SpecError as error:
+    except (SpecError, ArgumentError) as error:
         raise SpecError(f"{verb}(): {where}: {error}") from error
     if types and not leaves:
         raise SpecError(
@@ -312,12 +313,17 @@ def require_casts(verb: str, url: str, types: Mapping[str, Any], leaves: Sequenc
             values = pa.nulls(0, types[leaf.origin[0]])
             for name in leaf.origin[1:]:
                 values = field_of(values, name)
-            if not is_castable(values.type, leaf.spec, leaf.unit):
-                dtype = leaf.spec.dtype if leaf.spec.dtype.itemsize else "text"
-                raise SpecError(
-                    f"{verb}(dtypes=): column {leaf.name!r} of {url} is {values.type}, of which no value can be read "
-                    f"as {dtype}. Name another dtype, or leave the column out with columns=[...]."
-                )
+            kind, spec = values.type, leaf.spec
+            while is_list(values.type):  # of lists without values Arrow casts none
+                values, spec = values.flatten(), ArraySpec(spec.shape[1:], spec.dtype)
+            with suppress(RowError, SpecError):
+                if spec_of("", conformed(values, spec, unit=leaf.unit).type) == spec:
+                    continue
+            dtype = leaf.spec.dtype if leaf.spec.dtype.itemsize else "text"
+            raise SpecError(
+                f"{verb}(dtypes=): column {leaf.name!r} of {url} is {kind}, of which no value can be read "
+                f"as {dtype}. Name another dtype, or leave the column out with columns=[...]."
+            )
 
 
 def _leaves(path: tuple[str, ...], kind: Any, nulls: Nulls, dtypes: Dtypes) -> Iterator[Leaf]:
@@ -377,17 +383,11 @@ def stored_numbers(schema: Any) -> dict[tuple[str, ...], int]:
 
 
 def _stored(path: tuple[str, ...], kind: Any) -> Iterator[tuple[str, ...]]:
-    if isinstance(kind, pa.BaseExtensionType):
-        yield from _stored(path, kind.storage_type)
-    elif kinds.is_struct(kind):
-        for part in kind:
-            yield from _stored((*path, part.name), part.type)
-    elif kinds.is_map(kind):
-        yield from _stored(path, kind.key_type)
-        yield from _stored(path, kind.item_type)
-    elif is_list(kind):
-        yield from _stored(path, kind.value_type)
-    else:
+    kind = getattr(kind, "storage_type", kind)
+    for number in range(kind.num_fields):
+        part = kind.field(number)
+        yield from _stored((*path, part.name) if kinds.is_struct(kind) else path, part.type)
+    if not kind.num_fields:
         yield path
 
 
@@ -402,37 +402,16 @@ def log_differences(
         types: The types of the columns of each; a column without a value has none.
         found: The columns of the dataset, with the types that hold those of all files.
     """
-    facts: dict[str, list[str]] = {}
+    facts: dict[str, str] = {}
     for file, there in zip(files, types, strict=True):
         for name, kind in found.items():
             if name not in there:
-                facts.setdefault(f"no column {name!r}", []).append(str(file))
+                facts.setdefault(f"no column {name!r}, which is null then", str(file))
             elif there[name] != kind and not kinds.is_null(there[name]):
-                facts.setdefault(f"column {name!r} as {_named(there[name])}, read as {_named(kind)}", []).append(
-                    str(file)
-                )
+                facts.setdefault(f"column {name!r} as {there[name]}, read as {kind}", str(file))
     if facts:
-        told = [f"{_some(names)} {'has' if len(names) == 1 else 'have'} {fact}" for fact, names in facts.items()]
-        more = f"; and {len(told) - _MOST_TOLD} more differences" if len(told) > _MOST_TOLD else ""
-        lacks = " A column that a file lacks is null." if any(fact.startswith("no column") for fact in facts) else ""
-        log_once(f"{verb}(): files differ. {'; '.join(told[:_MOST_TOLD])}{more}.{lacks}", files)
-
-
-def _named(kind: Any) -> str:
-    """A type by NumPy's names, where it has one."""
-    if is_list(kind):
-        return f"lists of {_named(kind.value_type)}"
-    if kinds.is_struct(kind):
-        return f"dicts of {{{', '.join(f'{part.name!r}: {_named(part.type)}' for part in kind)}}}"
-    if is_text(kind):
-        return "text"
-    dtype = dtype_of(kind)
-    zone = getattr(kind, "tz", None)
-    return str(kind if dtype is None else dtype) + (f" in {zone}" if zone else "")
-
-
-def _some(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{len(names)} files, such as {names[0]},"
+        told = "; ".join(f"{file} has {fact}" for fact, file in itertools.islice(facts.items(), _MOST_TOLD))
+        log_once(f"{verb}(): files differ. {told}.", files)
 
 
 @lru_cache(64)
@@ -491,58 +470,49 @@ def field_of(values: Any, name: str) -> Any:
     if kinds.is_struct(kind):
         place = kind.get_field_index(name)
         return pa.nulls(len(values)) if place < 0 else values.flatten()[place]
-    inner, mask = field_of(values.flatten(), name), values.is_null() if values.null_count else None
+    mask = values.is_null() if values.null_count else None
     if kinds.is_fixed_size_list(kind):
-        return pa.FixedSizeListArray.from_arrays(_spread(values, inner), kind.list_size, mask=mask)
-    return pa.LargeListArray.from_arrays(_offsets(values), inner, mask=mask)
+        size = kind.list_size
+        inner = values.values.slice(values.offset * size, len(values) * size)  # with that of null lists
+        return pa.FixedSizeListArray.from_arrays(field_of(inner, name), size, mask=mask)
+    return pa.LargeListArray.from_arrays(_offsets(values), field_of(values.flatten(), name), mask=mask)
 
 
 def _filled(values: Any, fill: Any) -> Any:
-    """The same values without nulls."""
+    """The same values without nulls. A list that is null becomes an empty one; of a fixed size, one of nulls."""
     kind = values.type
     if isinstance(kind, pa.FixedShapeTensorType):
         return values
-    if isinstance(kind, pa.BaseExtensionType):
-        return _filled(values.storage, fill)
     if kinds.is_dictionary(kind):
-        words, is_bytes = values.dictionary, is_binary(kind.value_type)
-        if words.null_count or not (is_bytes or is_text(kind.value_type)):
-            return _filled(values.dictionary_decode(), fill)
-        if not values.null_count:
+        if not (values.null_count or values.dictionary.null_count):
             return values
-        words = pa.concat_arrays([words, pa.array([b"" if is_bytes else fill], kind.value_type)])
-        return pa.DictionaryArray.from_arrays(values.indices.cast(pa.int64()).fill_null(len(words) - 1), words)
+        return _filled(values.dictionary_decode(), fill).dictionary_encode()
     if is_list(kind):
+        is_fixed = kinds.is_fixed_size_list(kind)
+        if values.null_count:
+            values = values.fill_null(pa.scalar([None] * kind.list_size if is_fixed else [], kind))
         inner = values.flatten()
-        if kinds.is_fixed_size_list(kind):
-            return pa.FixedSizeListArray.from_arrays(_filled(_spread(values, inner), fill), kind.list_size)
         found = _filled(inner, fill)
-        is_whole = found is inner and not values.null_count
-        return values if is_whole else pa.LargeListArray.from_arrays(_offsets(values), found)
+        if found is inner:
+            return values
+        if is_fixed:
+            return pa.FixedSizeListArray.from_arrays(found, kind.list_size)
+        return pa.LargeListArray.from_arrays(_offsets(values), found)
     if not values.null_count:
         return values
-    if is_binary(kind):
-        return values.cast(pa.large_binary()).fill_null(b"")
-    if is_text(kind):
-        return values.cast(pa.large_string()).fill_null(fill)
-    if kinds.is_fixed_size_binary(kind):
-        return values.fill_null(pa.scalar(bytes([fill]) * kind.byte_width, kind))
     if kinds.is_temporal(kind):  # by their numbers, because Arrow has no NaT but null
         stored = pa.int32() if kind.bit_width == 32 else pa.int64()
         number = np.asarray(fill).astype(dtype_of(kind)).view(np.int64)
         return values.view(stored).fill_null(pa.scalar(int(number), stored)).view(kind)
-    return values.fill_null(pa.scalar(np.asarray(fill).astype(dtype_of(kind)).item(), kind))
+    if is_binary(kind):
+        fill = b""
+    elif kinds.is_fixed_size_binary(kind):
+        fill = bytes([fill]) * kind.byte_width
+    elif not is_text(kind):
+        fill = np.asarray(fill).astype(dtype_of(kind)).item()
+    return values.fill_null(pa.scalar(fill, kind))
 
 
 def _offsets(values: Any) -> Any:
     """The start of each list in `flatten()` of the lists, which has no values of those that are null."""
-    sizes = numbers(values.value_lengths().fill_null(0), ())
-    return pa.array(bounds_of(sizes), pa.int64())
-
-
-def _spread(values: Any, inner: Any) -> Any:
-    """The values of lists of fixed size with those of null lists, as nulls, which `flatten()` leaves out."""
-    if not values.null_count:
-        return inner
-    there = np.repeat(~numbers(values.is_null(), ()), values.type.list_size)
-    return inner.take(pa.array(np.cumsum(there) - 1, pa.int64(), mask=~there))
+    return pa.array(bounds_of(numbers(values.value_lengths().fill_null(0))), pa.int64())

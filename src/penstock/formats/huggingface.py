@@ -20,22 +20,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.base import _tree
-from penstock.base._errors import ArgumentTypeError, PenstockError, SourceError, SpecError, type_of
+from penstock.base._errors import ArgumentTypeError, SourceError, SpecError, type_of
 from penstock.base._files import lasting_stamp, open_file
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
 from penstock.base._trust import is_inside
-from penstock.formats._columns import (
-    Column,
-    NullError,
-    Ragged,
-    RowError,
-    column_of,
-    is_binary,
-    is_copied,
-    require_valid,
-    spec_of,
-)
+from penstock.formats._columns import NullError, RowError, column_of, is_binary, require_valid, spec_of, taken
 from penstock.formats._leaves import field_of
 from penstock.memory._rows import Indices
 from penstock.sources._openfile import described
@@ -71,30 +61,13 @@ class MappedTable:
         return table
 
 
-@final
-@dataclass(frozen=True)
-class JoinedTable:
-    """Tables one below the other, each made of tables side by side."""
-
-    blocks: tuple[tuple["Table", ...], ...]
-
-    def open(self) -> pa.Table:
-        """Joins them without a copy."""
-        return pa.concat_tables(self.rows(), promote_options="default")
-
-    def rows(self) -> list[pa.Table]:
-        """Opens the tables that are one below the other."""
-        rows = []
-        for first, *others in ([_opened(block) for block in row] for row in self.blocks):
-            for other in others:
-                for name in other.column_names:
-                    first = first.append_column(name, other.column(name))
-            rows.append(first)
-        return rows
+Table: TypeAlias = tuple[tuple[Any, ...], ...]
+"""Tables one below the other, each made of tables side by side: `MappedTable`, or a table itself."""
 
 
-Table: TypeAlias = MappedTable | JoinedTable | pa.Table
-"""A table by its files, or the table itself."""
+def _files_of(table: Table) -> list[str]:
+    """The files of a table."""
+    return [os.path.abspath(block.path) for row in table for block in row if isinstance(block, MappedTable)]
 
 
 @final
@@ -102,12 +75,10 @@ class _OpenTable:
     """An open table, and its files as they were when they were mapped."""
 
     def __init__(self, table: Table) -> None:
-        blocks = table.blocks if isinstance(table, JoinedTable) else ((table,),)
         self._files = [
-            [described(path, f"{path} cannot be opened again") for block in row for path in _files_of(block)]
-            for row in blocks
+            [described(path, f"{path} cannot be opened again") for path in _files_of((row,))] for row in table
         ]
-        rows = table.rows() if isinstance(table, JoinedTable) else [_opened(table)]
+        rows = [_side_by_side(row) for row in table]
         self._ends: Indices = np.cumsum([len(each) for each in rows], dtype=np.int64)
         self._has_files = any(self._files)
         self.table = pa.concat_tables(rows, promote_options="default")
@@ -201,9 +172,7 @@ class OpenHuggingFaceSource:
             except RowError as error:
                 where = f"Column {column} of {self._source.describe(int(indices[error.row]))}"
                 if not isinstance(error, NullError):
-                    raise SourceError(f"{where} {error.text}") from None
-                if isinstance(error, _FileError):
-                    raise error.kind(f"{where} {error.text}") from error.__cause__
+                    raise SourceError(f"{where} {error.text}") from error.__cause__
                 if error.is_inner:
                     raise SpecError(
                         f"{where} has missing values (None) in it, or is not of {column.leaf.spec}."
@@ -214,25 +183,17 @@ class OpenHuggingFaceSource:
                 ) from None
 
 
-class _FileError(NullError):
-    """A file that cannot be read, or has neither bytes nor a path."""
-
-    def __init__(self, row: int, text: str, kind: type[PenstockError] = SourceError) -> None:
-        super().__init__(row)
-        self.text, self.kind = text, kind
-
-
 @final
 class _Chunks:
-    """The chunks of a column, each decoded when it is first read."""
+    """The chunks of a column, each checked when it is first read."""
 
     def __init__(self, leaf: _ColumnLeaf, chunks: list[pa.Array], folders: Sequence[str] = ()) -> None:
         self.leaf = leaf
         self._folders = folders
         self._ends: Indices = np.cumsum([len(chunk) for chunk in chunks], dtype=np.int64)
         self._chunks = chunks
-        self._views: dict[int, Column | Ragged | None] = {}
-        """Decoded chunks; None for a chunk of which rows are decoded at each read."""
+        self._checked: dict[int, Any] = {}
+        """The values of the leaf in each chunk that was read."""
 
     def __str__(self) -> str:
         return ".".join(self.leaf.path)
@@ -256,39 +217,32 @@ class _Chunks:
                 raise
 
     def _read_chunk(self, number: int, rows: Indices, out: npt.NDArray[Any], places: Indices) -> None:
-        chunk, leaf = self._chunks[number], self.leaf
-        for name in leaf.path[1:]:
-            chunk = field_of(chunk, name)
-        if number not in self._views:
+        leaf, values = self.leaf, self._checked.get(number)
+        if values is None:
+            values = self._chunks[number]
+            for name in leaf.path[1:]:
+                values = field_of(values, name)
             try:
-                require_valid(chunk)
+                require_valid(values)
             except (pa.ArrowException, ValueError) as error:
                 raise SourceError(f"Column {self} of this dataset is damaged in its file: {error}") from error
-            self._views[number] = None
-            if not leaf.is_file and not is_copied(chunk.type):
-                with suppress(RowError):
-                    self._views[number] = column_of(chunk, leaf.spec)
-        if (view := self._views[number]) is not None:
-            view.put(rows, out, places)
-            return
-        some = chunk.take(pa.array(rows))
+            self._checked[number] = values = getattr(values, "storage", values)
+        some = taken(values, rows)
         if not leaf.is_file:
             column_of(some, leaf.spec).put(np.arange(len(rows)), out, places)
             return
         for row, (place, value) in enumerate(zip(places.tolist(), some.to_pylist(), strict=True)):
-            if value is None:
-                raise NullError(row)
             out[place] = _file_bytes(row, value, self._folders)
 
 
-def _file_bytes(row: int, value: dict[str, Any], folders: Sequence[str]) -> bytes:
+def _file_bytes(row: int, value: dict[str, Any] | None, folders: Sequence[str]) -> bytes:
     """Returns the bytes of a file that is in the table, or in one of some folders."""
-    if value["bytes"] is not None:
+    if value is not None and value["bytes"] is not None:
         return bytes(value["bytes"])
-    if value["path"] is None:
-        raise _FileError(row, "has neither the bytes of a file nor its path.", SpecError)
+    if value is None or value["path"] is None:
+        raise NullError(row)
     if not is_inside(value["path"], folders):
-        raise _FileError(
+        raise RowError(
             row,
             f"is in {value['path']}, which is not in {' or '.join(folders) or 'the dataset'}. A dataset that names "
             "files can make a program read any of them. If you trust it, name a folder that has them: "
@@ -298,7 +252,7 @@ def _file_bytes(row: int, value: dict[str, Any], folders: Sequence[str]) -> byte
         with open_file(os.path.realpath(value["path"])) as file:
             return file.read()
     except OSError as error:
-        raise _FileError(row, f"is a file that cannot be read: {error}") from error
+        raise RowError(row, f"is a file that cannot be read: {error}") from error
 
 
 def from_dataset(dataset: Any, files_in: str | None = None) -> HuggingFaceSource:
@@ -385,8 +339,11 @@ def _leaves(kind: pa.DataType, feature: Any, path: tuple[str, ...]) -> Tree:
 
 def _by_file(table: Any) -> Table:
     """Returns a table of `datasets` by its files, if it has files."""
-    if hasattr(table, "blocks"):
-        return JoinedTable(tuple(tuple(_by_file(block) for block in row) for row in table.blocks))
+    rows = table.blocks if hasattr(table, "blocks") else [[table]]
+    return tuple(tuple(map(_block, row)) for row in rows)
+
+
+def _block(table: Any) -> Any:
     if not hasattr(table, "path"):
         return table.table
     # The metadata, which give columns a meaning, were read before.
@@ -396,16 +353,12 @@ def _by_file(table: Any) -> Table:
     return MappedTable(table.path, replays)
 
 
-def _files_of(table: Table) -> list[str]:
-    """Returns the files of a table."""
-    if isinstance(table, MappedTable):
-        return [os.path.abspath(table.path)]
-    if isinstance(table, JoinedTable):
-        return [path for row in table.blocks for block in row for path in _files_of(block)]
-    return []
-
-
-def _opened(table: Table) -> pa.Table:
-    if isinstance(table, (MappedTable, JoinedTable)):
-        return table.open()
-    return getattr(table, "table", table)  # a cast table is one of `datasets`
+def _side_by_side(row: tuple[Any, ...]) -> pa.Table:
+    """Opens tables, and puts their columns together."""
+    first, *others = (
+        block.open() if isinstance(block, MappedTable) else getattr(block, "table", block) for block in row
+    )  # a cast table is one of `datasets`
+    for other in others:
+        for name in other.column_names:
+            first = first.append_column(name, other.column(name))
+    return first

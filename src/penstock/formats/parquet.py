@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from penstock import native
 from penstock.base._errors import ArgumentError, SourceError, SpecError
-from penstock.formats._arrowsizes import RecordBatch, record_batches
 from penstock.formats._columns import RowError
 from penstock.formats._folders import Folders, depth_of, folders_of
 from penstock.formats._leasttypes import least, plain
@@ -33,14 +32,15 @@ from penstock.formats._leaves import (
     names_in,
     require_casts,
 )
-from penstock.formats._tablekinds import Kind
 from penstock.formats._tableread import (
     KEPT_NBYTES,
     WORK_NBYTES,
     AnyColumn,
     Footer,
     Integers,
+    Kind,
     RemoteFooter,
+    batch_rows,
     first_batch,
     opened_table,
     read_batch,
@@ -65,8 +65,6 @@ USED_SHARE: Final = 0.05
 """If a smaller part of the decoded rows was requested, a warning says so."""
 KEPT_FOOTERS: Final = 64
 """Footers of remote files that are kept in a process."""
-HEADER_NBYTES: Final = 4 << 10
-"""Bytes that are read at once for the headers of record batches."""
 
 
 class _Groups(NamedTuple):
@@ -84,8 +82,6 @@ class _Groups(NamedTuple):
     """The additional memory of its decoding."""
     is_mapped: bool
     """Whether rows are read from a mapped file without decoding."""
-    facts: Integers
-    """Of each leaf in a row group of Parquet its bytes, and how its text may repeat, shape `(groups, leaves, 2)`."""
 
 
 @final
@@ -171,59 +167,28 @@ class TableSource(Tabular, FilesSource):
     @cached_property
     def groups(self) -> _Groups:
         """The places of the rows, from the footers."""
-        leaves, first = self.leaves, self.files[0]
-        is_mapped, row_nbytes, told = False, 0.0, list[RecordBatch]()
-
-        def said(file: File) -> list[RecordBatch]:
-            """What the headers of a file say of its record batches: their rows, and the bytes of what is read."""
-            with file.stream(HEADER_NBYTES) as stream:
-                schema = self.index[self.files.index(file)].schema
-                return record_batches(file.url, stream, file.nbytes, schema, self._names)
-
+        leaves, is_mapped, row_nbytes = self.leaves, False, 0.0
+        rows: list[Sequence[int]] = [each.rows for each in self.index]
         if self.kind == "arrow":
-            told = said(first) if first.is_local else []
-            is_mapped, row_nbytes = first_batch(first, leaves, told, self.folders[0])
-
-        def batches_of(file: File) -> list[tuple[int, int]]:
-            """The rows of each record batch, and their bytes."""
-            if file.is_local:
-                # A batch that is much larger than those like the first one is as large as its headers say.
-                found = told if file is first else said(file)
-                sizes = [int(each.rows * row_nbytes) for each in found]
-                return [
-                    (rows, nbytes if is_mapped or most <= 2 * nbytes + KEPT_NBYTES else most)
-                    for nbytes, (rows, most, _) in zip(sizes, found, strict=True)
-                ]
-            names = [name for name in self.index[self.files.index(file)].types if name in self._names]
-            with opened_table("arrow", file, () if is_mapped else tuple(names[:1])) as reader:
-                counts = [reader.get_batch(number).num_rows for number in range(reader.num_record_batches)]
-            pa.default_memory_pool().release_unused()
-            return [(count, int(count * row_nbytes)) for count in counts]
-
-        if self.kind == "arrow":
-            sizes, facts = for_each(self.files, batches_of), np.empty(0, np.int64)
-        else:
-            facts = np.concatenate([each.facts(leaves) for each in self.index])
-            totals = iter(facts[:, :, 0].sum(axis=1).tolist())
-            sizes = [[(rows, next(totals)) for rows in each.rows] for each in self.index]
-        counts, decoded = np.array([size for each in sizes for size in each], np.int64).reshape(-1, 2).T
+            first = self.files[0]
+            is_mapped, row_nbytes = first_batch(first, leaves, self.folders[0], is_mapped=first.is_local)
+            rows = for_each(self.files, lambda file: batch_rows(file, is_mapped=is_mapped))
+        counts = np.array([count for each in rows for count in each], np.int64)
+        decoded = (counts * row_nbytes).astype(np.int64)
+        if self.kind == "parquet":
+            decoded = np.array([size for each in self.index for size in each.nbytes(leaves)], np.int64)
         nbytes = np.maximum(decoded, COLUMN_NBYTES * len(leaves))
         work_nbytes = np.minimum(WORK_SHARE * nbytes, WORK_NBYTES)
         if self.is_remote:  # a group is fetched whole
             work_nbytes = work_nbytes + nbytes
         return _Groups(
-            np.repeat(np.arange(len(sizes)), [len(each) for each in sizes]),
-            np.array([number for each in sizes for number in range(len(each))], np.int64),
+            np.repeat(np.arange(len(rows)), [len(each) for each in rows]),
+            np.array([number for each in rows for number in range(len(each))], np.int64),
             bounds_of(counts),
             nbytes,
             work_nbytes,
             is_mapped,
-            facts.reshape(len(counts), len(leaves) if self.kind == "parquet" else 0, 2),
         )
-
-    @property
-    def _names(self) -> set[str]:
-        return {leaf.origin[0] for leaf in self.leaves}
 
     @cached_property
     def room(self) -> int | None:
@@ -342,6 +307,8 @@ class OpenTableSource:
         for group in sorted(wanted, key=lambda each: (each not in self._decoded, each)):
             try:
                 columns = self._columns(group, thread)
+                if self._groups.is_mapped:  # what lies behind the end of a file ends the process, or is zeros
+                    self.require_same(group)
                 copies: list[tuple[Any, ...]] = []
                 for arrays, inside, rows in wanted[group]:
                     for column, array, leaf in zip(columns, arrays, self._source.leaves, strict=True):
@@ -359,8 +326,6 @@ class OpenTableSource:
                 except native.CopyError as error:
                     self.require_same(group)
                     raise SourceError(f"{self._source.describe_row(group, 0)} cannot be read: {error}") from error
-                if self._groups.is_mapped:  # what lies behind the end of a file is zeros, up to the end of the page
-                    self.require_same(group)
             finally:
                 self._leave(thread)
 
@@ -448,13 +413,13 @@ class OpenTableSource:
         footer, folders = None if file.is_local else self._footer(place), source.folders[place]
         try:
             if source.kind == "parquet":
-                columns = read_group(file, number, source.leaves, footer, self._groups.facts[group], folders)
+                columns = read_group(file, number, source.leaves, footer, folders)
             else:
                 columns = read_batch(file, number, source.leaves, footer, folders, is_mapped=self._groups.is_mapped)
         except RowError as error:
             raise error.at(source.describe_row(group, error.row)) from None
         nbytes = int(self._groups.nbytes[group])
-        if source.kind == "parquet":  # text may be larger than its file said
+        if not self.is_mapped:  # text may be larger than its file said
             nbytes = max(nbytes, sum(column.nbytes for column in columns))
         return columns, nbytes
 
