@@ -6,7 +6,6 @@ checksum of its list. Each process opens it again: the library has threads of it
 
 import hashlib
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,8 +27,6 @@ from penstock.plan._source_node import SourceNode
 from penstock.sources._remote import is_remote
 
 _VERB: Final = "from_lance"
-_PLACE: Final = re.compile(r", /\S+\.rs:\d+.*", re.DOTALL)
-"""Where in the library an error was found."""
 
 
 def from_lance(
@@ -108,8 +105,7 @@ def _reading(what: str) -> Iterator[None]:
         # A panic of Rust code, as for damaged files, is no Exception.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        fact = _PLACE.sub("", str(error))
-        raise SourceError(f"{what} cannot be read by Lance: {fact}. It is missing, or damaged.") from error
+        raise SourceError(f"{what} cannot be read by Lance: {error}. It is missing, or damaged.") from error
 
 
 def _opened(uri: str, version: int | str | None) -> Any:
