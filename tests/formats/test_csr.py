@@ -282,13 +282,6 @@ def test_a_column_that_comes_twice_is_an_error_with_the_row(kind, tmp_path):
     assert sparse[row]["indices"][:3].tolist() == [3, 1, 2]
 
 
-def test_more_columns_than_numpy_can_count_are_damage():
-    matrix = csr()
-    matrix.shape = (ROWS, 1 << 61)
-    with pytest.raises(ps.SourceError, match=r"columns of float32, which NumPy cannot count\. It is damaged"):
-        ps.from_csr(matrix)
-
-
 @pytest.mark.parametrize("kind", ["memory", "npz", "chunks", "compressed"])
 @pytest.mark.parametrize("value", [-1, 10**6, 0])
 def test_starts_that_decrease_or_point_outside_are_an_error_with_the_row(kind, value, tmp_path):
@@ -375,7 +368,7 @@ def test_a_compressed_archive_is_refused_with_what_helps(tmp_path):
 
 def test_another_archive_and_another_file_are_refused(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.arange(3))
-    with pytest.raises(ps.SourceError, match=r"has no indptr, indices, data, shape, format.*It has x\.npy"):
+    with pytest.raises(ps.SourceError, match=r"has no indptr, indices, data, shape, format.*It has x\."):
         ps.from_csr(tmp_path / "a.npz")
     np.savez(tmp_path / "a.npz", format=b"coo", row=np.arange(3), col=np.arange(3), data=np.arange(3), shape=(3, 3))
     with pytest.raises(ps.SourceError, match=r"format 'coo'.*tocsr\(\)"):
@@ -538,9 +531,9 @@ def test_columns_in_which_values_could_be_missing_and_are_not_are_read(tmp_path)
     assert (element["age"], element["text"]) == (7, "cell 7")
     with h5py.File(path, "r+") as file:
         file["obs/text/mask"][2] = True
-    with pytest.raises(ps.SpecError, match=r"with missing values, .*fillna\(''\)"):
+    with pytest.raises(ps.SpecError, match=r"with missing values, .*fillna\(\.\.\.\)"):
         ps.from_h5ad(path, ["text"])
-    with pytest.raises(ps.SpecError, match=r"with missing values, .*fillna\(False\)\.astype\(bool\)"):
+    with pytest.raises(ps.SpecError, match=r"'nullable-boolean' with missing values, .*fillna\(\.\.\.\)"):
         ps.from_h5ad(path, ["truth"])
 
 
@@ -610,7 +603,7 @@ def test_columns_that_cannot_be_read_are_errors_with_what_helps(tmp_path):
     path = saved_h5ad(tmp_path / "x.h5ad")
     with pytest.raises(ps.ArgumentError, match=r"no column 'size' in obs\. It has \['age', 'kind', 'name', 'total'\]"):
         ps.from_h5ad(path, ["size"])
-    with pytest.raises(ps.SpecError, match=r"obs/age in .* is 'nullable-integer' with missing .*fillna\(0\)"):
+    with pytest.raises(ps.SpecError, match=r"obs/age in .* is 'nullable-integer' with missing .*fillna\(\.\.\.\)"):
         ps.from_h5ad(path, "age")
     with pytest.raises(ps.ArgumentError, match="'X' is the name of the cell's row"):
         ps.from_h5ad(path, "X")

@@ -1,6 +1,5 @@
 """Sparse matrices in compressed rows: of SciPy, and of files as SciPy and AnnData write them."""
 
-import io
 import os
 import struct
 import sys
@@ -31,12 +30,10 @@ from penstock.plan._source import Source
 from penstock.plan._source_node import SourceNode
 from penstock.sources.arrays import ArraySource
 from penstock.sources.files import FileSource
-from penstock.sources.npy import described, is_possible
+from penstock.sources.npy import described
 from penstock.sources.sparse import Numbers, SparseSource
 
 _PARTS: Final = ("indptr", "indices", "data")
-_LOCAL_HEADER_NBYTES: Final = 30
-_MOST_SMALL_NBYTES: Final = 4096
 
 
 def from_csr(matrix: Any, *, dense: bool = True) -> Dataset:
@@ -135,10 +132,7 @@ def _checked(name: str, parts: Sequence[Source], shape: Any, dense: bool) -> Spa
                 "or it is damaged."
             )
     rows, columns = shape
-    counts, values = [len(part) for part in parts], specs[2]
-    assert isinstance(values, ArraySpec)
-    if not is_possible((columns,), values.dtype):
-        raise SourceError(f"{name} has {columns:,} columns of {values.dtype}, which NumPy cannot count. It is damaged.")
+    counts = [len(part) for part in parts]
     if counts[0] != rows + 1 or counts[1] != counts[2] or columns < 0:
         raise SourceError(
             f"{name} has {rows} rows, {counts[0]} entries in indptr, {counts[1]} column numbers and {counts[2]} "
@@ -146,14 +140,12 @@ def _checked(name: str, parts: Sequence[Source], shape: Any, dense: bool) -> Spa
             "written to its end; write it again."
         )
     starts, indices, numbers = map(Numbers, parts)
-    return SparseSource(name, starts, indices, numbers, (rows, columns), is_dense=dense)
+    return SparseSource(name, starts, indices, numbers, (rows, columns), dense)
 
 
 def _shape_of(name: str, shape: Any) -> tuple[int, int]:
     try:
-        rows, columns = (int(each) for each in np.asarray(shape).tolist())
-        if not (0 <= rows < 1 << 62 and 0 <= columns < 1 << 62):
-            raise ValueError(f"{rows} x {columns}")
+        rows, columns = (int(each) for each in shape)
     except (TypeError, ValueError, OverflowError) as error:
         raise SourceError(f"{name} has the shape {shape!r:.80}, and a matrix has two sizes. It is damaged.") from error
     return rows, columns
@@ -165,35 +157,33 @@ def _shape_of(name: str, shape: Any) -> tuple[int, int]:
 def _of_npz(path: str, dense: bool) -> SparseSource:
     absolute = os.path.abspath(path)
     try:
-        with open_file(absolute) as file, zipfile.ZipFile(file) as archive:
-            status = os.fstat(file.fileno())
-            state = status.st_dev, status.st_ino, status.st_size
-            members = {each.filename: each for each in archive.infolist()}
-            form = _small(archive, members["format.npy"], absolute) if "format.npy" in members else "csr"
+        with open_file(absolute) as file, np.lib.npyio.NpzFile(file) as archive:
+            assert archive.zip is not None
+            form: Any = archive["format"][()] if "format" in archive else "csr"
             form = form.decode(errors="replace") if isinstance(form, bytes) else str(form)
             if form != "csr":
                 raise SourceError(
                     f"{absolute} has a matrix in the format {form!r:.40}, in which the values of a row are not "
                     "neighbours. Write it again: scipy.sparse.save_npz(path, matrix.tocsr(), compressed=False)."
                 )
-            missing = [each for each in (*_PARTS, "shape", "format") if f"{each}.npy" not in members]
+            missing = [each for each in (*_PARTS, "shape", "format") if each not in archive]
             if missing:
                 raise SourceError(
                     f"{absolute} has no {', '.join(missing)}, so it is no sparse matrix of SciPy. It has "
-                    f"{', '.join(sorted(members))[:200]}. Write it by "
+                    f"{', '.join(sorted(archive))[:200]}. Write it by "
                     "scipy.sparse.save_npz(path, matrix, compressed=False)."
                 )
-            shape = _shape_of(absolute, _small(archive, members["shape.npy"], absolute))
+            shape = _shape_of(absolute, archive["shape"])
             parts: list[Source] = []
             for part in _PARTS:
-                member = members[f"{part}.npy"]
-                if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
+                member = archive.zip.getinfo(f"{part}.npy")
+                if member.compress_type != zipfile.ZIP_STORED:
                     raise SourceError(
                         f"{absolute} is compressed, so its rows cannot be read alone. Write it again: "
                         "scipy.sparse.save_npz(path, matrix, compressed=False). If it fits into memory: "
                         "from_csr(scipy.sparse.load_npz(path))."
                     )
-                parts.append(_stored(file, member, f"{absolute}/{part}.npy", absolute, state))
+                parts.append(_stored(file, member, f"{absolute}/{part}.npy", absolute))
     except PenstockError:
         raise
     except OSError as error:
@@ -206,25 +196,16 @@ def _of_npz(path: str, dense: bool) -> SparseSource:
     return _checked(absolute, parts, shape, dense)
 
 
-def _small(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: str) -> Any:
-    """Reads a member that holds one value, or two."""
-    if member.file_size > _MOST_SMALL_NBYTES:
-        raise SourceError(f"{path} has {member.file_size:,} bytes for {member.filename}. It is damaged.")
-    with archive.open(member) as file:
-        return np.load(io.BytesIO(file.read(_MOST_SMALL_NBYTES)), allow_pickle=False)[()]
-
-
-def _stored(file: BinaryIO, member: zipfile.ZipInfo, name: str, path: str, state: tuple[int, int, int]) -> FileSource:
+def _stored(file: BinaryIO, member: zipfile.ZipInfo, name: str, path: str) -> FileSource:
     """The vector in a member that is not compressed.
 
     Raises:
         SourceError: It is no vector, or is cut off.
     """
-    file.seek(member.header_offset)
-    header = file.read(_LOCAL_HEADER_NBYTES)
-    if len(header) < _LOCAL_HEADER_NBYTES or header[:4] != b"PK\3\4":
-        raise SourceError(f"{name} is not where the directory of {path} says. It is damaged; write it again.")
-    begin = member.header_offset + _LOCAL_HEADER_NBYTES + sum(struct.unpack("<HH", header[26:30]))
+    file.seek(member.header_offset + 26)  # the end of its header: the sizes of the name and of a field behind it
+    begin = member.header_offset + 30 + sum(struct.unpack("<HH", file.read(4)))
+    status = os.fstat(file.fileno())
+    state = status.st_dev, status.st_ino, status.st_size
     file.seek(begin)
     found = described(file, name, path, state)
     end = found.extent[1]

@@ -105,11 +105,9 @@ def column(store: Store, name: str) -> Source:
         values, mask = (_required(store, f"{inside}/{each}", form) for each in ("values", "mask"))
         if len(mask) == len(values) and not read_all(mask).any():
             return in_place(values) or values
-        fills = {"string": ".fillna('').astype(object)", "boolean": ".fillna(False).astype(bool)"}
-        filled = next((fill for kind, fill in fills.items() if kind in str(form)), ".fillna(0).astype('int64')")
         raise SpecError(
-            f"{inside} in {store.path} is {form!r:.60} with missing values, which have no number here. Fill them and "
-            f"write the file again: adata.obs[{name!r}] = adata.obs[{name!r}]{filled}."
+            f"{inside} in {store.path} is {form!r:.60} with missing values, which have no number here. Fill them "
+            f"(adata.obs[{name!r}].fillna(...)) and write the file again."
         )
     words = f"{inside}/categories"
     kept = store.get(words)

@@ -15,20 +15,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, BinaryIO, Final, final
+from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock import native
 from penstock.base._errors import PenstockError, SourceError
-from penstock.base._files import open_file
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
-from penstock.memory._budget import not_given
 from penstock.memory._rows import Indices, pieces, positions_of
 from penstock.plan._source import Read, Source, open_source
 from penstock.sources._mapped import mapping_options
+from penstock.sources._openfile import LocalFile
 from penstock.sources.arrays import ArraySource, copies_of
 from penstock.sources.files import FileSource
 from penstock.sources.npy import StridedFile, require_same
@@ -109,20 +108,16 @@ def read_all(source: Source) -> npt.NDArray[Any]:
     """Reads all numbers of a source.
 
     Raises:
-        MemoryLimitError: There are more than memory holds.
+        SourceError: There are more than memory holds, or than NumPy counts.
     """
     count, (spec,) = len(source), Spec.of(source.element_spec).leaves
     opened = open_source(source)
     try:
         out = np.empty(count, spec.dtype if spec.dtype.itemsize else object)
-        for first, stop in pieces(count, _PIECE_COUNT):  # a damaged file fails at the first, before memory is taken
+        for first, stop in pieces(count, _PIECE_COUNT):
             opened.read_into(np.arange(first, stop), out[first:stop])
-    except PenstockError:
-        raise
-    except (MemoryError, ValueError) as error:  # more than there is; more than NumPy can count
-        what, reason = f"the {count:,} numbers of {source}", str(error).rstrip(".")
-        cure = "The file that says so is damaged: write it again"
-        raise not_given(count * max(8, spec.dtype.itemsize), what, reason, cure) from error
+    except (MemoryError, ValueError) as error:
+        raise SourceError(f"{source} cannot be read: {error}. If its file is damaged, write it again.") from error
     finally:
         if opened is not source:
             opened.close()
@@ -202,12 +197,12 @@ class SparseSource(Source):
     """
 
     def __init__(
-        self, name: str, starts: Numbers, indices: Numbers, values: Numbers, shape: tuple[int, int], *, is_dense: bool
+        self, name: str, starts: Numbers, indices: Numbers, values: Numbers, shape: tuple[int, int], is_dense: bool
     ) -> None:
         self._name = name
         self.starts, self.indices, self.values = starts, indices, values
         self.shape = shape
-        self._is_dense = is_dense
+        self.is_dense = is_dense
         self.element_spec: Tree = ArraySpec(shape[1:], values.dtype)
         if not is_dense:
             self.element_spec = {
@@ -221,8 +216,8 @@ class SparseSource(Source):
         return self.rows_in_place is None and self.values.source.suits_one_thread
 
     def __reduce__(self) -> Any:
-        values = self._name, self.starts, self.indices, self.values, self.shape, self._is_dense
-        return _sparse_source, values
+        # Without what was found.
+        return SparseSource, (self._name, self.starts, self.indices, self.values, self.shape, self.is_dense)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -236,7 +231,7 @@ class SparseSource(Source):
     def fingerprint_parts(self) -> dict[str, Any]:
         """The three vectors."""
         vectors = {"starts": self.starts.source, "indices": self.indices.source, "values": self.values.source}
-        return vectors | {"shape": self.shape, "dense": self._is_dense}
+        return vectors | {"shape": self.shape, "dense": self.is_dense}
 
     @property
     def local_files(self) -> Sequence[str]:
@@ -290,7 +285,7 @@ class SparseSource(Source):
 
     def arrays(self) -> Sequence[SparseRows] | None:
         """The matrix, if the copy engine reads all of it."""
-        return (self.rows_in_place,) if self._is_dense and self.rows_in_place is not None else None
+        return (self.rows_in_place,) if self.is_dense and self.rows_in_place is not None else None
 
     @cached_property
     def rows_in_place(self) -> SparseRows | None:
@@ -298,75 +293,24 @@ class SparseSource(Source):
         vectors = self.indices, self.values
         return SparseRows(self) if all(each.array is not None or each.file is not None for each in vectors) else None
 
-    def open(self) -> "OpenRows | OpenSpans":
-        rows = self.rows_in_place
-        return OpenSpans(self) if rows is None or not self._is_dense else OpenRows(self, rows)
-
-
-def _sparse_source(
-    name: str, starts: Numbers, indices: Numbers, values: Numbers, shape: tuple[int, int], is_dense: bool
-) -> SparseSource:
-    return SparseSource(name, starts, indices, values, shape, is_dense=is_dense)
+    def open(self) -> "OpenSparse":
+        return OpenSparse(self)
 
 
 @final
-class OpenRows:
-    """Reads rows by the copy engine. Several threads may read; each call holds the engine's source while it runs."""
+class OpenSparse:
+    """Reads rows: dense ones that lie in place by the copy engine, others by the spans of some rows at a time.
 
-    def __init__(self, source: SparseSource, rows: SparseRows) -> None:
-        self._source = source
-        self._rows = rows
-        self._opened: native.Source | None = None
-        self._is_closed = False
-
-    def gather(self, reads: Sequence[Read]) -> None:
-        """Executes reads.
-
-        Raises:
-            SourceError: A file is gone, was replaced or cut, or a row is damaged. Names the row.
-        """
-        reads = [read for read in reads if len(read.indices)]
-        if not reads:
-            return
-        try:
-            native.copy(copies_of(self._engine_source(int(reads[0].indices[0])), reads))
-        except native.CopyError as error:
-            raise self._rows.error_of(error) from error
-
-    def advise(self, indices: Indices) -> None:
-        """Announces rows, so that the kernel fetches their spans. Never fails."""
-        if len(indices) and self._rows.files:
-            with suppress(OSError, PenstockError):
-                native.announce(self._engine_source(int(indices[0])), indices)
-
-    def close(self) -> None:
-        """Closes the files when calls under way have ended."""
-        self._is_closed, self._opened = True, None
-
-    def _engine_source(self, row: int) -> native.Source:
-        opened = self._opened
-        if opened is None:  # two threads may both open it: the files are the same, and one source is dropped
-            if self._is_closed:
-                raise self._source.fault(row, "it was closed.")
-            opened = self._opened = self._rows.opened(str(self._source), row)
-        self._rows.require_same(row)
-        return opened
-
-
-@final
-class OpenSpans:
-    """Reads the spans of rows, some rows at a time: in place if they lie there, else by the sources of the vectors.
-
-    Several threads may read: a file is read at places, and by one descriptor, which is opened at the first read.
+    Spans are read in place if they lie there, else by the sources of the vectors. Several threads may read: each call
+    holds the engine's source and the files while it runs.
     """
 
     def __init__(self, source: SparseSource) -> None:
-        self._source = source
-        self._rows = source.rows_in_place
-        self._in_place = None if self._rows is None else OpenRows(source, self._rows)
+        self._source, self._rows = source, source.rows_in_place
+        self._matrix: native.Source | None = None
         self._numbers = source.indices, source.values
-        self._vectors = [] if self._rows is not None else [open_source(each.source) for each in self._numbers]
-        self._files: dict[str, BinaryIO] = {}
+        self._vectors = [None if each.file is not None else open_source(each.source) for each in self._numbers]
+        self._files: dict[str, LocalFile] = {}
         self._is_closed = False
 
     def gather(self, reads: Sequence[Read]) -> None:
@@ -375,11 +319,18 @@ class OpenSpans:
         Raises:
             SourceError: A row cannot be read, or is damaged. Names it.
         """
+        reads = [read for read in reads if len(read.indices)]
+        if reads and self._rows is not None:
+            matrix = self._engine_source(int(reads[0].indices[0]))
+            if self._source.is_dense:
+                try:
+                    native.copy(copies_of(matrix, reads))
+                except native.CopyError as error:
+                    raise self._rows.error_of(error) from error
+                return
         for read in reads:
-            if self._rows is not None and len(read.indices):
-                self._rows.require_same(int(read.indices[0]))
             for rows, ends, columns, values in self._spans(read.indices):
-                if len(read.arrays) == 1:
+                if self._source.is_dense:
                     self._scatter(read, rows, ends, columns, values)
                     continue
                 self._require_once(read.indices[rows.start : rows.stop], ends, columns)
@@ -390,6 +341,16 @@ class OpenSpans:
                     for place, (begin, end) in zip(places, spans, strict=True):
                         span = native_order[begin:end]
                         out[place] = span if read.may_borrow else span.copy()
+
+    def _engine_source(self, row: int) -> native.Source:
+        """The matrix for the copy engine, after a look at whether names still mean the same files."""
+        assert self._rows is not None
+        if self._is_closed:
+            raise self._source.fault(row, "it was closed.")
+        if self._matrix is None:  # two threads may both open it: the files are the same, and one source is dropped
+            self._matrix = self._rows.opened(str(self._source), row)
+        self._rows.require_same(row)
+        return self._matrix
 
     def _require_once(self, indices: Indices, ends: Indices, columns: npt.NDArray[Any]) -> None:
         """Refuses columns that the matrix has not, and those that come twice; `_scatter` leaves it to the engine."""
@@ -414,57 +375,35 @@ class OpenSpans:
         for first, stop in pieces(len(indices), most):
             ends = np.concatenate(([0], np.cumsum(sizes[first:stop])))
             found = [np.empty(int(ends[-1]), vector.dtype) for vector in self._numbers]
-            if self._rows is not None:
-                for vector, out in zip(self._numbers, found, strict=True):
+            for vector, opened, out in zip(self._numbers, self._vectors, found, strict=True):
+                if opened is None:
                     self._copy(vector, indices[first:stop], starts[first:stop], ends, out)
-            elif ends[-1]:
-                within = np.arange(ends[-1]) - np.repeat(ends[:-1], sizes[first:stop])
-                positions = np.repeat(starts[first:stop], sizes[first:stop]) + within
-                for opened, out in zip(self._vectors, found, strict=True):
-                    opened.read_into(positions, out)
+                elif len(out):
+                    firsts = np.repeat(starts[first:stop] - ends[:-1], sizes[first:stop])
+                    opened.read_into(np.arange(ends[-1]) + firsts, out)
             yield range(first, stop), ends, found[0], found[1]
 
     def _copy(self, vector: Numbers, rows: Indices, starts: Indices, ends: Indices, out: npt.NDArray[Any]) -> None:
-        """Copies spans of a vector that lies in memory or in a file."""
-        if vector.array is not None:
-            for start, begin, end in zip(starts.tolist(), ends[:-1].tolist(), ends[1:].tolist(), strict=True):
-                out[begin:end] = vector.array[start : start + end - begin]
-            return
+        """Copies spans of a vector that lies in a file."""
         assert vector.file is not None
         handle = vector.file[0]
-        file = self._opened(handle, int(rows[0]))
+        file = self._files.get(handle.path)
+        if file is None:
+            file = self._files[handle.path] = LocalFile(handle.path)
         spans, offsets, sizes = _places_of(vector, starts, starts + np.diff(ends))
         begins = np.cumsum(sizes) - sizes
-        try:
-            done, _, error = native.read_parts(file.fileno(), offsets, out.view(np.uint8), begins, sizes)
-        except ValueError as fault:  # it was closed
-            raise self._source.fault(int(rows[0]), f"{fault}.") from fault
+        done, _, error = native.read_parts(file.descriptor, offsets, out.view(np.uint8), begins, sizes)
         if done < len(offsets):
             row = int(rows[spans[done]])
             if error:
                 raise self._source.fault(row, f"{os.strerror(error)}. The disk fails; see the system's log.")
-            raise handle.is_shorter(row, os.fstat(file.fileno()).st_size)
-
-    def _opened(self, handle: StridedFile, row: int) -> BinaryIO:
-        file = self._files.get(handle.path)
-        if file is None:
-            if self._is_closed:
-                raise self._source.fault(row, "it was closed.")
-            try:
-                opened = open_file(handle.path)
-            except SourceError:
-                raise
-            except OSError as error:
-                raise self._source.fault(row, f"{error.filename}: {error.strerror}.") from error
-            file = self._files.setdefault(handle.path, opened)
-            if file is not opened:  # another thread was faster
-                opened.close()
-        return file
+            raise handle.is_shorter(row, os.fstat(file.descriptor).st_size)
 
     def advise(self, indices: Indices) -> None:
         """Announces rows, so that the kernel fetches their spans. Never fails."""
-        if self._in_place is not None:
-            self._in_place.advise(indices)
+        if len(indices) and self._rows is not None and self._rows.files:
+            with suppress(OSError, PenstockError):
+                native.announce(self._engine_source(int(indices[0])), indices)
 
     def _scatter(
         self, read: Read, rows: range, ends: Indices, columns: npt.NDArray[Any], values: npt.NDArray[Any]
@@ -482,14 +421,10 @@ class OpenSpans:
 
     def close(self) -> None:
         """Closes the vectors."""
-        self._is_closed = True
-        if self._in_place is not None:
-            self._in_place.close()
-        files, self._files = self._files, {}
-        for file in files.values():
-            file.close()
-        for vector, opened in zip(self._numbers, self._vectors, strict=False):
-            if opened is not vector.source:
+        self._is_closed, self._matrix = True, None
+        self._files.clear()
+        for vector, opened in zip(self._numbers, self._vectors, strict=True):
+            if opened is not None and opened is not vector.source:
                 opened.close()
 
 
