@@ -589,7 +589,7 @@ MISTAKES = [
     ),
     (
         'ps.from_image_files("text.txt")[0]',
-        "JPEG, PNG, BMP, GIF, WebP and TIFF are read; take it out of the images.",
+        "Fetch the file again, or take it out of the images.",
     ),
     (
         "ps.from_arrays(np.array([{}, {}], object))",

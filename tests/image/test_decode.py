@@ -5,7 +5,6 @@ import pickle
 import struct
 import tracemalloc
 import zlib
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ import pytest
 import simplejpeg
 
 from penstock import ArgumentTypeError, ArraySpec
-from penstock.base._retries import RetryBudget, reading_with
 from penstock.image import Decoding, ImageError, Resizing, decode
 
 
@@ -198,7 +196,6 @@ def test_flaws_that_harm_no_pixel_are_passed_over() -> None:
         data[:-2],  # no end mark
         data + b"something else, as cameras append",
         data[:-2] + bytes(214) + data[-2:],
-        data[:-2] + bytes(10_000) + data[-2:],
         data[:-2] + b"\xff" * 100 + data[-2:],
     ):
         assert np.array_equal(pixels(flawed), pixels(data))
@@ -209,6 +206,12 @@ def test_flaws_that_harm_no_pixel_are_passed_over() -> None:
             pixels(cut)
 
 
+def assert_alike(image: np.ndarray, other: np.ndarray) -> None:
+    """Asserts that two decoders of JPEG, whose bits differ, have read one file."""
+    assert image.shape == other.shape
+    assert np.abs(image.astype(int) - other).mean() < 1.5
+
+
 def jpeg_with(junk: bytes, before: bytes, data: bytes) -> bytes:
     at = data.rindex(before)
     return data[:at] + junk + data[at:]
@@ -216,18 +219,18 @@ def jpeg_with(junk: bytes, before: bytes, data: bytes) -> bytes:
 
 @pytest.mark.parametrize("mode", ["grayscale", "rgb", "rgba"])
 @pytest.mark.parametrize("junk", [b"\0", b"junk!", b"ab\xff\0cd", bytes(10_000), 3_000 * b"\xff"])
-def test_bytes_between_the_segments_of_a_jpegs_header_change_no_pixel(junk: bytes, mode: str) -> None:
+def test_bytes_between_the_segments_of_a_jpegs_header_are_passed_over(junk: bytes, mode: str) -> None:
     for before in (b"\xff\xdb", b"\xff\xc0", b"\xff\xc4", b"\xff\xda"):
-        assert np.array_equal(pixels(jpeg_with(junk, before, FILES["jpeg"]), mode), pixels(FILES["jpeg"], mode))
+        assert_alike(pixels(jpeg_with(junk, before, FILES["jpeg"]), mode), pixels(FILES["jpeg"], mode))
 
 
 def test_bytes_between_the_segments_of_a_jpeg_hide_neither_its_inks_nor_its_end() -> None:
     inks = np.full((16, 16, 4), (255, 128, 0, 192), np.uint8)
     data = simplejpeg.encode_jpeg(inks, quality=100, colorspace="CMYK", colorsubsampling="444")
-    assert np.array_equal(pixels(jpeg_with(b"junk", b"\xff\xc0", data)), pixels(data))
-    with pytest.raises(ImageError, match="truncated"):
+    assert_alike(pixels(jpeg_with(b"junk", b"\xff\xc0", data)), pixels(data))
+    with pytest.raises(ImageError, match="image file is truncated"):
         pixels(jpeg_with(b"junk", b"\xff\xc0", FILES["jpeg"])[:-100])
-    with pytest.raises(ImageError, match="within its header"):
+    with pytest.raises(ImageError, match="truncated"):
         pixels(FILES["jpeg"][:30] + b"junk")
 
 
@@ -235,7 +238,7 @@ def test_bytes_between_the_scans_of_a_jpeg_change_no_pixel() -> None:
     data = encoded(".jpg", PHOTO, cv2.IMWRITE_JPEG_PROGRESSIVE, 1)
     assert data.count(b"\xff\xda") > 3
     assert np.array_equal(pixels(jpeg_with(bytes(20), b"\xff\xc4", data)), pixels(data))
-    with pytest.raises(ImageError, match=r"damaged or truncated JPEG \(Corrupt JPEG data: 14 extraneous bytes"):
+    with pytest.raises(ImageError, match=r"damaged or truncated JPEG.* \(Corrupt JPEG data: 14 extraneous bytes"):
         pixels(jpeg_with(bytes(20), b"\xff\xc4", data)[:-2])
 
 
@@ -245,7 +248,7 @@ def test_a_part_of_a_jpeg_that_goes_on_before_its_restart_mark_is_damage() -> No
         pixels(jpeg_with(bytes(20), b"\xff\xd1", data))
 
 
-def test_jpegs_whose_header_simplejpeg_does_not_read_are_decoded_by_opencv(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jpegs_whose_header_simplejpeg_does_not_read_are_decoded_by_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
     data = FILES["jpeg"]
     usual = {mode: pixels(data, mode) for mode in ("grayscale", "rgb", "rgba")}
     small = {mode: Decoding((5, 6), color_mode=mode, data_format="channels_first")(data) for mode in usual}  # type: ignore[arg-type]
@@ -256,8 +259,7 @@ def test_jpegs_whose_header_simplejpeg_does_not_read_are_decoded_by_opencv(monke
     monkeypatch.setattr(simplejpeg, "decode_jpeg_header", refuse)
     for mode, expected in usual.items():
         found = pixels(data, mode)
-        assert found.shape == expected.shape
-        assert np.abs(found.astype(int) - expected).mean() < 1.5  # by another decoder
+        assert_alike(found, expected)
         decoding = Decoding((5, 6), color_mode=mode, data_format="channels_first")  # type: ignore[arg-type]
         assert np.abs(decoding(data) - small[mode]).mean() < 3
     with pytest.raises(ImageError, match="truncated"):
@@ -267,11 +269,9 @@ def test_jpegs_whose_header_simplejpeg_does_not_read_are_decoded_by_opencv(monke
 def test_jpegs_that_are_not_read_say_so() -> None:
     data = FILES["jpeg"]
     frame = data.index(b"\xff\xc0")
-    with pytest.raises(
-        ImageError, match=r"a JPEG of a kind that is not read here \(Unsupported JPEG data precision 12\)"
-    ):
+    with pytest.raises(ImageError, match="a kind that is not read here"):
         pixels(data[: frame + 4] + b"\x0c" + data[frame + 5 :])
-    with pytest.raises(ImageError, match="damaged"):
+    with pytest.raises(ImageError, match="of a kind that is read here"):
         pixels(data[: frame + 5] + b"\0\0" + data[frame + 7 :])
 
 
@@ -330,13 +330,14 @@ def test_masks_are_read_as_the_numbers_that_they_store(depth: int, color: int) -
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        (FILES["jpeg"], "a JPEG: color_mode='index' reads the numbers of PNGs alone; color_mode='grayscale'"),
-        (FILES["gif"], "a GIF: color_mode='index' reads the numbers of PNGs alone"),
-        (FILES["png"], "a PNG of no palette, but colours or alpha, and color_mode='index' reads palettes and grey"),
-        (png(1, 1, 8, 4, b"\0\1\2"), "a PNG of no palette, but colours or alpha"),
-        (png(1, 1, 16, 0, b"\0\1\2"), "a PNG of 16 bits, and color_mode='index' reads palettes and grey"),
-        (png(4, 1, 2, 3, b"\0\x1b").replace(b"IDAT", b"IDaT"), "a damaged or truncated PNG"),
-        (png(40, 40, 8, 3, bytes(41 * 40))[:-20], "truncated: the file ends"),
+        (FILES["jpeg"], "a JPEG of the mode RGB, and color_mode='index' reads the numbers of PNGs alone, of a palette"),
+        (FILES["gif"], "a GIF of the mode P, and color_mode='index' reads the numbers of PNGs alone"),
+        (FILES["png"], "a PNG of the mode RGB, and color_mode='index' reads the numbers of PNGs alone"),
+        (png(1, 1, 8, 4, b"\0\1\2"), "a PNG of the mode LA"),
+        (png(1, 1, 16, 0, b"\0\1\2"), "a PNG of the mode I;16"),
+        (png(4, 1, 2, 3, b"\0\x1b").replace(b"IDAT", b"IDaT"), "no image of a kind that is read here"),
+        (png(40, 40, 8, 3, bytes(41 * 40))[:-20], "truncated"),
+        (png(40, 40, 8, 3, bytes(41 * 40))[:-17] + b"?" + png(40, 40, 8, 3, bytes(41 * 40))[-16:], "broken PNG file"),
     ],
 )
 def test_what_is_no_mask_is_told(data: bytes, text: str) -> None:
@@ -382,19 +383,6 @@ def test_alpha_is_dropped_and_not_blended() -> None:
     assert pixels(png(2, 1, 8, 4, b"\0" + bytes([10, 0, 20, 9])), "rgba").tolist() == [
         [[10, 10, 10, 0], [20, 20, 20, 9]]
     ]
-
-
-def test_a_transparent_tiff_whose_colours_the_codec_darkens_is_refused() -> None:
-    pillow = pytest.importorskip("PIL.Image")
-    for alpha in (255, 100):
-        file = io.BytesIO()
-        pillow.new("RGBA", (4, 3), (200, 100, 50, alpha)).save(file, "TIFF")
-        for mode in ("rgb", "rgba", "grayscale"):
-            if alpha == 255:
-                assert mode == "grayscale" or pixels(file.getvalue(), mode)[0, 0, :3].tolist() == [200, 100, 50]
-            else:
-                with pytest.raises(ImageError, match=r"a TIFF with transparent pixels.* Convert it to PNG"):
-                    pixels(file.getvalue(), mode)
 
 
 def test_a_transparent_tiff_of_16_bits_keeps_its_colours() -> None:
@@ -489,31 +477,6 @@ def test_a_gif_whose_background_is_no_colour_of_its_palette_is_read() -> None:
     assert pixels(small_gif((2, 1), (0, 0, 2, 1), background=200)).tolist() == [[[10, 20, 30], [40, 50, 60]]]
 
 
-def test_a_gif_whose_bytes_are_too_few_for_its_first_frame_takes_no_memory() -> None:
-    data = bytearray(small_gif((5, 4), (0, 0, 2, 1)))
-    struct.pack_into("<HH", data, data.index(struct.pack("<HHHH", 0, 0, 2, 1)) + 4, 16_000, 15_000)
-    with pytest.raises(ImageError, match=r"a damaged GIF of \d+ bytes: its first frame says 15000 x 16000 pixels, for"):
-        pixels(bytes(data))
-
-
-def test_a_gif_whose_frame_lies_far_out_on_its_canvas_is_refused() -> None:
-    data = small_gif((5, 4), (60_000, 60_000, 2, 1))
-    with pytest.raises(
-        ImageError, match=r"this GIF of \d+ bytes says 60001 x 60002 pixels, above the limit of 268,435"
-    ):
-        pixels(data)
-
-
-def test_a_lossless_webp_of_28_bytes_is_read() -> None:
-    codes = sum(bit << k for k, bit in enumerate([0, 0, 0, *(1, 0, 0, 1) * 2, 1, 0, 0, 0, *(1, 0, 0, 1), 1, 0, 0, 0]))
-    content = b"\x2f" + (2 | 1 << 14).to_bytes(4, "little") + codes.to_bytes(3, "little")
-    data = b"RIFF\x14\0\0\0WEBPVP8L\x08\0\0\0" + content
-    assert len(data) == 28
-    assert pixels(data, "rgba").tolist() == [[[1, 1, 0, 255]] * 3] * 2
-    with pytest.raises(ImageError, match="truncated"):
-        pixels(data[:20])
-
-
 def test_of_an_animated_webp_the_first_frame_is_read_on_its_canvas() -> None:
     def chunk(kind: bytes, content: bytes) -> bytes:
         return kind + struct.pack("<I", len(content)) + content + bytes(len(content) % 2)
@@ -532,11 +495,11 @@ def test_of_an_animated_webp_the_first_frame_is_read_on_its_canvas() -> None:
     assert np.array_equal(pixels(b"RIFF" + struct.pack("<I", len(body)) + body), expected)
 
 
-def test_a_bmp_of_32_bits_has_alpha_and_one_of_a_palette_has_its_colours() -> None:
+def test_a_bmp_of_32_bits_and_one_of_a_palette_have_their_colours() -> None:
     rgba = photo(5, 7, 4)
     info = struct.pack("<IiiHHIIiiII", 40, 7, -5, 1, 32, 0, rgba.size, 0, 0, 0, 0)
     data = struct.pack("<2sIHHI", b"BM", 54 + rgba.size, 0, 0, 54) + info + rgba[..., [2, 1, 0, 3]].tobytes()
-    assert np.array_equal(pixels(data, "rgba"), rgba)
+    assert np.array_equal(pixels(data), rgba[..., :3])
     info = struct.pack("<IiiHHIIiiII", 40, 4, 1, 1, 8, 0, 4, 0, 0, 2, 0)
     data = struct.pack("<2sIHHI", b"BM", 66, 0, 0, 62) + info + bytes([3, 2, 1, 0, 6, 5, 4, 0]) + b"\0\1\1\0"
     assert pixels(data).tolist() == [[[1, 2, 3], [4, 5, 6], [4, 5, 6], [1, 2, 3]]]
@@ -563,46 +526,69 @@ def test_bits_of_colours_in_a_bmp_are_those_of_its_header_or_refused() -> None:
         assert np.array_equal(pixels(written(info_nbytes, usual)), rgb)
         assert np.array_equal(pixels(written(info_nbytes, turned)), rgb)
         assert np.array_equal(pixels(written(info_nbytes, turned), "rgba"), np.dstack([rgb, np.full((5, 7), 255)]))
-        with pytest.raises(ImageError, match="in the bits 00ff0000, 0000ff00, 00000000 of a pixel"):
+        with pytest.raises(ImageError, match="Unsupported BMP bitfields layout"):
             pixels(written(info_nbytes, (0xFF0000, 0xFF00, 0)))
-    info = struct.pack("<IiiHHIIiiII", 40, 4, 1, 1, 8, 0, 4, 0, 0, 2, 0)
-    data = struct.pack("<2sIHHI", b"BM", 66, 0, 0, 58) + info + bytes([3, 2, 1, 0, 6, 5, 4, 0]) + b"\0\1\1\0"
-    with pytest.raises(ImageError, match="a damaged BMP: its header says that the pixels begin within the palette"):
-        pixels(data)
+
+
+def tiff(image: np.ndarray, **options: Any) -> bytes:
+    tifffile, file = pytest.importorskip("tifffile"), io.BytesIO()
+    tifffile.imwrite(file, image, **options)
+    return file.getvalue()
 
 
 def test_a_tiff_without_alpha_is_the_same_with_alpha() -> None:
-    tifffile = pytest.importorskip("tifffile")
-    grey, colours = photo(9, 11, 1)[..., 0].astype(np.uint16) * 257, photo(9, 11).astype(np.uint16) * 257
+    grey, colours = photo(9, 11, 1)[..., 0], photo(9, 11)
+    for wide in (1, 257):  # 8 bits and 16
+        for image, options in (
+            (colours.astype(np.uint16) * wide, {"photometric": "rgb"}),
+            (grey.astype(np.uint16) * wide, {"photometric": "minisblack"}),
+            ((257 * wide - 2 if wide == 1 else 65535) - grey.astype(np.uint16) * wide, {"photometric": "miniswhite"}),
+        ):
+            data = tiff(image if wide > 1 else image.astype(np.uint8), **options)
+            rgb = colours if image.ndim == 3 else np.dstack([grey] * 3)
+            assert np.array_equal(pixels(data), rgb)
+            assert np.array_equal(pixels(data, "rgba"), np.dstack([rgb, np.full((9, 11), 255)]))
+    apart = tiff(colours.transpose(2, 0, 1), photometric="rgb", planarconfig="separate")
+    assert np.array_equal(pixels(apart), colours)
+
+
+def test_the_alpha_of_a_tiff_is_dropped_and_not_blended() -> None:
     for image, options in (
-        (65535 - grey, {"photometric": "miniswhite"}),
-        (colours.transpose(2, 0, 1), {"photometric": "rgb", "planarconfig": "separate"}),
+        (photo(9, 11, 2), {"photometric": "minisblack", "planarconfig": "contig"}),
+        (photo(9, 11, 4), {"photometric": "rgb"}),
+        (photo(9, 11, 4).astype(np.uint16) * 257, {"photometric": "rgb"}),
     ):
-        file = io.BytesIO()
-        tifffile.imwrite(file, image, **options)
-        rgb = pixels(file.getvalue())
-        assert np.array_equal(rgb, (colours if image.ndim == 3 else np.dstack([grey] * 3)) >> 8)
-        assert np.array_equal(pixels(file.getvalue(), "rgba"), np.dstack([rgb, np.full((9, 11), 255)]))
+        data, levels = tiff(image, extrasamples=["unassalpha"], **options), image.astype(np.uint8)
+        rgb = levels[..., :3] if levels.shape[2] == 4 else np.repeat(levels[..., :1], 3, 2)
+        assert np.array_equal(pixels(data), rgb)
+        assert np.array_equal(pixels(data, "rgba"), np.dstack([rgb, levels[..., -1]]))
+
+
+def test_a_tiff_is_turned_as_it_says() -> None:
+    assert np.array_equal(pixels(tiff(PHOTO, extratags=[(274, "H", 1, 3, True)])), PHOTO[::-1, ::-1])
 
 
 # What is refused
 
 
-def test_a_tiff_that_its_codec_reads_as_something_else_is_refused() -> None:
-    tifffile = pytest.importorskip("tifffile")
-    two = {"photometric": "minisblack", "extrasamples": ["unassalpha"]}
-    together, apart, lab = io.BytesIO(), io.BytesIO(), io.BytesIO()
-    tifffile.imwrite(together, photo(9, 11, 2), planarconfig="contig", **two)
-    tifffile.imwrite(apart, photo(9, 11, 2).transpose(2, 0, 1), planarconfig="separate", **two)
-    tifffile.imwrite(lab, photo(9, 11), photometric="cielab")
-    assert np.array_equal(pixels(together.getvalue(), "grayscale"), photo(9, 11, 2)[..., :1])
-    for file, mode, text in (
-        (together, "rgba", "a TIFF of grey and alpha.* Convert it to PNG"),
-        (apart, "rgb", "a TIFF of two channels, each in a plane of its own.* Convert it to PNG"),
-        (lab, "rgb", r"a TIFF of CIE L\*a\*b\* colours.* Convert it to PNG"),
-    ):
-        with pytest.raises(ImageError, match=text):
-            pixels(file.getvalue(), mode)
+@pytest.mark.parametrize(
+    ("image", "options", "text"),
+    [
+        (photo(9, 11, 2).transpose(2, 0, 1), {"planarconfig": "separate"}, "no image of a kind that is"),
+        (
+            photo(9, 11).astype(np.uint16).transpose(2, 0, 1),
+            {"photometric": "rgb", "planarconfig": "separate"},
+            "plane",
+        ),
+        (photo(9, 11, 1)[..., 0].astype(np.int8), {}, "signed"),
+        (photo(9, 11, 1)[..., 0].astype(np.int16), {}, "signed"),
+        (photo(9, 11, 1)[..., 0].astype(np.uint32), {}, "more than 16 bits"),
+        (photo(9, 11, 1)[..., 0].astype(np.float32), {}, "floating-point"),
+    ],
+)
+def test_a_tiff_whose_numbers_are_no_levels_of_its_colours_is_refused(image: Any, options: Any, text: str) -> None:
+    with pytest.raises(ImageError, match=text):
+        pixels(tiff(image, **options))
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -614,11 +600,6 @@ def test_a_truncated_file_is_an_error_that_says_so_wherever_it_ends(name: str) -
                 pixels(data[:length], mode)
 
 
-def test_the_error_of_a_truncated_jpeg_has_the_size_of_the_file() -> None:
-    with pytest.raises(ImageError, match="the file ends after 900 bytes"):
-        pixels(FILES["jpeg"][:900])
-
-
 def test_a_progressive_file_that_ends_between_two_scans_is_truncated() -> None:
     data = encoded(".jpg", PHOTO, cv2.IMWRITE_JPEG_PROGRESSIVE, 1)
     scans = [at for at in range(len(data)) if data[at : at + 2] == b"\xff\xda"]
@@ -628,10 +609,8 @@ def test_a_progressive_file_that_ends_between_two_scans_is_truncated() -> None:
             pixels(data[:at])
 
 
-def test_a_png_too_short_for_what_its_header_claims_is_refused_at_once() -> None:
-    with pytest.raises(ImageError, match="100 bytes says 9000 x 9000 pixels, for which there are too few bytes"):
-        pixels(png(9000, 9000, 8, 6, b"")[:60] + bytes(40))
-    with pytest.raises(ImageError, match="the checksum of its header"):
+def test_a_png_whose_header_is_damaged_is_refused() -> None:
+    with pytest.raises(ImageError, match="damaged or truncated PNG"):
         pixels(LOSSLESS["png"][:16] + b"\0\0\1\1" + LOSSLESS["png"][20:])
 
 
@@ -654,101 +633,33 @@ def test_a_damaged_file_is_an_error_or_pixels_of_some_kind_and_never_a_crash(nam
     assert name in ("bmp", "tiff") or errors > 5
 
 
-BOMBS: dict[str, Callable[[int], bytes]] = {
-    "PNG": lambda n: png(n, n, 8, 2, b""),
-    "GIF": lambda n: b"GIF89a" + struct.pack("<HH", n, n) + bytes(100),
-    "BMP": lambda n: struct.pack("<2sIHHIIiiHHIIiiII", b"BM", 0, 0, 0, 54, 40, n, n, 1, 24, 0, 0, 0, 0, 0, 0),
-    "WebP": lambda n: b"RIFF\x40\0\0\0WEBPVP8X\x0a\0\0\0\0\0\0\0" + (n - 1).to_bytes(3, "little") * 2 + bytes(40),
-    "TIFF": lambda n: (
-        b"II*\0\x08\0\0\0\2\0" + b"".join(struct.pack("<HHII", t, 4, 1, n) for t in (256, 257)) + bytes(30)
-    ),
-    "JPEG": lambda n: (
-        FILES["jpeg"][: (at := FILES["jpeg"].index(b"\xff\xc0") + 5)]
-        + struct.pack(">HH", n, n)
-        + FILES["jpeg"][at + 4 :]
-    ),
-}
-
-
-@pytest.mark.parametrize("name", BOMBS)
-def test_a_header_that_claims_billions_of_pixels_is_refused_before_anything_is_allocated(name: str) -> None:
-    data = BOMBS[name](60_000)
-    tracemalloc.start()
-    with pytest.raises(ImageError) as caught:
-        pixels(data)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 2**20
-    assert f"this {name} of {len(data):,} bytes says 60000 x 60000 pixels, above the limit of 268,435,456" in str(
-        caught.value
-    )
-    assert "make a smaller copy, or cut it into tiles" in str(caught.value)
-
-
-def test_a_tile_of_a_tiff_counts_as_pixels() -> None:
-    tags = {256: 8, 257: 8, 322: 60_000, 323: 60_000}
-    fields = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
-    with pytest.raises(ImageError, match=r"this TIFF of .* bytes says 60000 x 60000 pixels, above the limit"):
-        pixels(b"II*\0\x08\0\0\0" + struct.pack("<H", len(tags)) + fields + bytes(30))
-
-
-@pytest.mark.parametrize(
-    ("name", "mode", "pixel_nbytes"),
-    [
-        *((name, "rgb", 6) for name in ("png", "bmp", "webp", "tiff")),
-        ("gif", "rgb", 7),
-        ("png", "rgba", 8),
-        ("png", "grayscale", 4),
-        ("jpeg", "rgb", 3),
-        ("jpeg", "grayscale", 1),
-        ("progressive", "rgb", 9),
-    ],
-)
-def test_an_image_that_takes_more_memory_than_its_worker_may_is_refused_by_its_header(
-    name: str, mode: str, pixel_nbytes: int
-) -> None:
-    progressive = encoded(".jpg", PHOTO, cv2.IMWRITE_JPEG_PROGRESSIVE, 1)
-    data, nbytes = {**FILES, "progressive": progressive}[name], PHOTO[..., 0].size * pixel_nbytes
-    with reading_with(RetryBudget(room_nbytes=nbytes)):
-        assert pixels(data, mode).shape[:2] == PHOTO.shape[:2]
-    kind = {"webp": "WebP", "progressive": "JPEG"}.get(name, name.upper())
-    with (
-        reading_with(RetryBudget(room_nbytes=nbytes - 1)),
-        pytest.raises(ImageError, match=rf"a {kind} of 48 x 64 pixels, which take .* that memory_limit leaves to each"),
-    ):
-        pixels(data, mode)
-
-
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        (b"", r"the file is empty \(0 bytes\)"),
-        (b"<!DOCTYPE html><title>403 Forbidden</title>", "not an image: an HTML page, most often a server's answer"),
-        (b'{"error": "no such file", "code": 404}', "not an image: text that looks like JSON"),
+        (b"", r"it has 0 bytes, and begins with b''"),
+        (b"<!DOCTYPE html><title>403 Forbidden</title>", r"begins with b'<!DOCTYPE html><title>403 Forbid'"),
         (
             b"version https://git-lfs.github.com/spec/v1\noid sha256:",
-            "a pointer of Git LFS, not the file itself: `git lfs pull`",
+            r"54 bytes, and begins with b'version https://git-",
         ),
-        (bytes(1000), "the first of its 1,000 bytes are zeros, as after a failed copy"),
-        (
-            b"\0\0\0\x20ftypavif" + bytes(40),
-            "an AVIF image, which is not read here: JPEG, PNG, BMP, GIF, WebP and TIFF",
-        ),
-        (b"\0\0\0\x18ftypheic" + bytes(40), "an HEIF image, as telephones make them, which is not read here"),
-        (b"<svg xmlns='http://www.w3.org/2000/svg'></svg>", "an SVG drawing: render it to PNG"),
-        (b"RIFF\x40\0\0\0WAVEfmt " + bytes(40), "such as WAV or AVI, and not a WebP"),
-        (b"A long text that somebody named cat.jpg, for fun", "it begins with b'A long t' and has 48 bytes"),
-        (b"\x89PN", "truncated: the file has 3 bytes, too few for any image"),
-        (b"\xff\xd8", "truncated: the file has 2 bytes, too few for any image"),
-        (
-            b"hello",
-            "not an image, or of an unknown format: it begins with b'hello' and has 5 bytes. JPEG, PNG, .* are read",
-        ),
+        (b"\0\0\0\x18ftypheic" + bytes(40), "ftypheic"),
+        (b"RIFF\x40\0\0\0WAVEfmt " + bytes(40), "WAVEfmt"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", "PS-Adobe"),
+        (b"\x89PN", r"or a truncated one: it has 3 bytes"),
+        (b"\xff\xd8", r"or a truncated one: it has 2 bytes"),
     ],
 )
-def test_what_is_no_image_is_called_by_its_name(data: bytes, text: str) -> None:
-    with pytest.raises(ImageError, match=text):
+def test_what_is_no_image_is_told_by_its_first_bytes(data: bytes, text: str) -> None:
+    with pytest.raises(ImageError, match=rf"no image of a kind that is read here.*{text}.* take it out of the images"):
         pixels(data)
+
+
+def test_other_formats_of_pillow_are_read() -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    for format, options in (("PPM", {}), ("JPEG2000", {}), ("AVIF", {"quality": 100, "subsampling": "4:4:4"})):
+        file = io.BytesIO()
+        pillow.fromarray(PHOTO).save(file, format, **options)
+        assert np.abs(pixels(file.getvalue()).astype(int) - PHOTO).mean() < 1
 
 
 @pytest.mark.parametrize(
@@ -771,16 +682,10 @@ def test_what_is_no_bytes_is_refused_with_the_cure(data: Any, text: str) -> None
         Decoding((4, 4))(data)
 
 
-def test_numbers_that_are_no_levels_are_refused() -> None:
-    data = bytes(cv2.imencode(".tiff", np.zeros((4, 5), np.float32))[1])
-    with pytest.raises(ImageError, match="a TIFF of 32-bit signed or floating-point numbers"):
-        pixels(data)
-
-
 def test_the_error_of_a_path_begins_with_it(tmp_path: Path) -> None:
     path = tmp_path / "cut.jpg"
     path.write_bytes(FILES["jpeg"][:500])
-    with pytest.raises(ImageError, match=r"cut\.jpg: truncated: the file ends after 500 bytes"):
+    with pytest.raises(ImageError, match=r"cut\.jpg: a damaged or truncated"):
         decode(path)
 
 

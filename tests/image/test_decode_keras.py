@@ -196,15 +196,3 @@ def test_a_gif_whose_first_frame_is_smaller_than_its_canvas_is_tensorflows() -> 
     ours = Decoding(dtype=np.uint8)(data)
     assert ours.shape == (65, 90, 3)
     assert np.array_equal(ours, tf.io.decode_image(data, channels=3, expand_animations=False).numpy())
-
-
-def test_the_alpha_of_a_bmp_is_tensorflows() -> None:
-    tf = pytest.importorskip("tensorflow")
-    pixels = photo(5, 7, 4)
-    head = struct.pack("<2sIHHI", b"BM", 54 + pixels.size, 0, 0, 54)
-    for height, rows in ((5, pixels[::-1]), (-5, pixels)):
-        info = struct.pack("<IiiHHIIiiII", 40, 7, height, 1, 32, 0, pixels.size, 0, 0, 0, 0)
-        data = head + info + rows[..., [2, 1, 0, 3]].tobytes()
-        theirs = tf.io.decode_image(data, channels=4, expand_animations=False).numpy()
-        assert np.array_equal(Decoding(color_mode="rgba", dtype=np.uint8)(data), theirs)
-        assert np.array_equal(theirs, pixels)

@@ -326,9 +326,9 @@ def _cut(path: Path) -> None:
         (_vanish, "cannot be read: No such file or directory. Put it back"),
         (_pipe, "is no file, but a folder, pipe or device"),
         (_folder, "is no file, but a folder, pipe or device"),
-        (_empty, "empty"),
+        (_empty, "it has 0 bytes"),
         (_cut, "truncated"),
-        (_bomb, "100,?000"),
+        (_bomb, "damaged or truncated PNG"),
     ],
 )
 def test_file_that_changed_since_it_was_listed_is_an_error(
@@ -353,7 +353,7 @@ def test_a_broken_file_ends_a_loader_with_its_name_and_the_cures_last(tmp_path: 
     lines = "".join(traceback.format_exception(caught.value)).rstrip().splitlines()
     file = re.escape(str(tmp_path / "dogs/a.png"))
     assert re.match(
-        rf"penstock\.SourceError: {file} \(element 6\): not an image, .* it begins with b'hello'", lines[-3]
+        rf"penstock\.SourceError: {file} \(element 6\): no image of a kind that .* and begins with b'hello'", lines[-3]
     )
     assert lines[-2:] == [
         "This was in batch 3 of epoch 0.",
@@ -375,31 +375,6 @@ def bomb(side: int) -> bytes:
     head = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
     rows = zlib.compress(bytes(side * (1 + side // 8)), 9)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
-
-
-@pytest.mark.parametrize("executor", ["inline", "threads", pytest.param("processes", marks=[pytest.mark.slow])])
-def test_a_file_that_takes_more_memory_than_the_limit_is_refused_by_its_name(tmp_path: Path, executor: Any) -> None:
-    (tmp_path / "a.png").write_bytes(bomb(4000))
-    files = ps.from_image_files([tmp_path / "a.png"] * 4, image_size=(8, 8)).batch(2)
-    in_map = ps.from_source([bomb(4000)] * 4).map(ps.image.Decoding((8, 8))).batch(2)
-    is_slow = executor == "processes"
-    workers: dict[str, Any] = {"inline": {}, "threads": {"workers": 2}, "processes": {"workers": 1}}[executor]
-    limit, enough = (90 << 20 if executor == "inline" else 150 << 20, 400 << 20)
-    cases = (
-        [(in_map.filter(lambda batch: True), "")] if is_slow else [(files, r"a\.png \(element \d\): "), (in_map, "")]
-    )
-    for dataset, name in cases:
-        with (
-            dataset.loader(executor, **workers, memory_limit=limit) as loader,
-            pytest.raises(
-                (ps.SourceError, ps.ElementError),
-                match=rf"{name}.*a PNG of 4000 x 4000 pixels, which take 91\.6 MiB .* above",
-            ),
-        ):
-            next(iter(loader))
-    if not is_slow:
-        with files.loader(executor, **workers, memory_limit=enough) as loader:
-            assert next(iter(loader)).shape == (2, 8, 8, 3)
 
 
 def test_file_that_grew_since_it_was_listed_is_read_as_it_is_now(tmp_path: Path) -> None:

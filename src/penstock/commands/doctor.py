@@ -39,6 +39,7 @@ LIBRARIES: Final = {
     "fsspec": "remote",
     "opencv-python-headless": "image",
     "simplejpeg": "image",
+    "pillow": "image",
     "matplotlib": "show",
     "xarray": "xarray",
     "nibabel": "nifti",

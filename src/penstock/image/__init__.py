@@ -16,8 +16,8 @@ import typing as _typing
 from penstock.base._arguments import refuse_attribute as _refuse_attribute
 from penstock.base._extensions import IMAGE as _IMAGE, found as _found
 from penstock.base._foreign_words import OF_IMAGES as _OF_IMAGES
+from penstock.image._codecs import ImageError
 from penstock.image._decode import Decoding, decode
-from penstock.image._formats import ImageError
 from penstock.image._opencv import OpenCVMissingError, SimpleJPEGMissingError
 from penstock.image._resize import Resizing, resize
 

@@ -17,8 +17,7 @@ from penstock.base._arguments import bytes_of, checked_size
 from penstock.base._errors import ArgumentError
 from penstock.base._files import open_file
 from penstock.base._spec import ArraySpec
-from penstock.image._codecs import decoded, indices
-from penstock.image._formats import ImageError
+from penstock.image._codecs import ImageError, decoded, indices
 from penstock.image._resize import Fit, Interpolation, Resizing, check_choice
 
 Array = npt.NDArray[Any]
@@ -37,21 +36,22 @@ _CHANNEL_COUNTS: Final = {"grayscale": 1, "rgb": 3, "rgba": 4, "index": 1}
 class Decoding:
     """Converts the bytes of an image file to an array. A function for `map`, and an immutable, hashable value.
 
-    The bytes of a JPEG, PNG, BMP, GIF (first frame), WebP or TIFF become `(*size, channels)` of the dtype, with levels
-    from 0 to 255. Pixels equal those of Keras's `image_dataset_from_directory` (3.15, on TensorFlow 2.21): JPEGs are
-    decoded to the same bits, and resized without antialiasing. EXIF orientation (except a TIFF's), colour profiles and
-    gamma are ignored. Alpha is dropped unless `color_mode="rgba"`. 16 bits become the upper 8. The first frame of a GIF
+    The bytes of a JPEG, PNG, WebP, GIF, BMP, TIFF, or another file that Pillow reads (JPEG 2000, AVIF, Netpbm), become
+    `(*size, channels)` of the dtype, with levels from 0 to 255; of an animation, its image or first frame. Pixels equal
+    those of Keras's `image_dataset_from_directory` (3.15, on TensorFlow 2.21): JPEGs are decoded to the same bits, and
+    resized without antialiasing. EXIF orientation (except a TIFF's), colour profiles and gamma are ignored. Alpha is
+    dropped unless `color_mode="rgba"`. 16 bits become the upper 8. The first frame of a GIF
     lies on its canvas, which is black around it, and transparent in rgba.
 
     Some files that Keras refuses are read: formats without alpha as rgba (255), GIF, BMP, WebP and CMYK as grayscale,
-    TIFF. A truncated or damaged file is an `ImageError`, never a grey picture, if its format shows the damage (JPEG,
-    GIF and BMP have no checksums). So is a file of more than 2**28 pixels.
+    TIFF and what else Pillow reads. A truncated or damaged file is an `ImageError`, never a grey picture, if its format
+    shows the damage (JPEG, GIF and BMP have no checksums).
 
-    Runs without the GIL. Memory: scratch memory of the thread, up to 4 MiB an array (an image of 1.4 million pixels in
-    rgb). A larger image takes fresh memory while it is decoded: `height * width * channels` bytes if it is a JPEG,
-    twice that for other formats, and 6 bytes a pixel more for a progressive JPEG. The limit for that is what a loader's
-    `memory_limit` leaves beside its ring, divided by the workers, and 64 MiB at least; a larger image is an
-    `ImageError`.
+    JPEG, PNG and WebP are decoded without the GIL; Pillow, which decodes the others, holds it for a part of its time.
+    Memory: scratch memory of the thread, up to 4 MiB an array (an image of 1.4 million pixels in rgb). A larger image
+    takes fresh memory while it is decoded: `height * width * channels` bytes if it is a JPEG, twice to three times that
+    for other formats, and 6 bytes a pixel more for a progressive JPEG. Of sizes that a header claims, the limits are
+    those of the libraries, such as `PIL.Image.MAX_IMAGE_PIXELS`.
 
     Example:
         >>> from pathlib import Path
@@ -102,7 +102,7 @@ class Decoding:
 
     @property
     def releases_gil(self) -> bool:
-        """True: libjpeg-turbo, OpenCV and NumPy release the GIL."""
+        """True: libjpeg-turbo, OpenCV and NumPy release the GIL. Pillow does so in part."""
         return True
 
     @property

@@ -11,8 +11,8 @@ import numpy as np
 
 from penstock.base._errors import SourceError
 from penstock.base._tree import Tree
+from penstock.image._codecs import ImageError
 from penstock.image._decode import Decoding
-from penstock.image._formats import ImageError
 from penstock.plan._source import Read
 from penstock.sources._listing import FileList
 from penstock.sources._store import StorageOptions
