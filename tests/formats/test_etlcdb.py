@@ -267,7 +267,7 @@ def test_folder_without_the_database_says_what_is_looked_for(tmp_path):
     (tmp_path / "ETL8INFO").write_text("x")
     with pytest.raises(ps.SourceError, match=r"holds no file of the ETL Character Database.*such as ETL8INFO"):
         ps.from_etlcdb(tmp_path)
-    with pytest.raises(ps.SourceError, match="nowhere cannot be looked into: No such file"):
+    with pytest.raises(ps.SourceError, match="nowhere holds no file of the ETL"):
         ps.from_etlcdb(tmp_path / "nowhere")
     with pytest.raises(ps.ArgumentTypeError, match="needs a directory, got a list"):
         ps.from_etlcdb([tmp_path])

@@ -12,7 +12,8 @@ design/0033 says why these libraries.
 import sys as _sys
 import typing as _typing
 
-from penstock.audio._decode import AudioError, Decoding, RandomCrop, decode
+from penstock.audio._decode import Decoding, RandomCrop, decode
+from penstock.audio._files import AudioError
 from penstock.audio._spectrogram import Spectrogram
 from penstock.base._arguments import explained as _explained, refuse_attribute as _refuse_attribute
 from penstock.base._foreign_words import OF_SOUND as _OF_SOUND

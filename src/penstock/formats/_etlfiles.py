@@ -5,9 +5,9 @@ between them. Bits count from the highest of a byte. The words of 36 bits of ETL
 gap. An image is rows of pixels from the top, with ink high and paper low.
 """
 
+import glob
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, final
 
@@ -110,40 +110,24 @@ _CHUNK_NBYTES: Final = 4 << 20
 
 
 def look(directory: str) -> tuple[dict[str, list[str]], list[str]]:
-    """Finds the files of each part, and tables of CO-59, in a directory and its folders.
-
-    Raises:
-        SourceError: A directory cannot be listed.
-    """
+    """Finds the files of each part, and tables of CO-59, in a directory and its folders."""
     parts: dict[str, list[str]] = {}
     tables = []
-    for path in _walk(directory, _DEPTH):
-        name = os.path.basename(path).upper()
-        match = _NAME.fullmatch(name)
-        if match and "INFO" not in name:
-            parts.setdefault(match[1], []).append(path)
-        elif name == _CO59:
-            tables.append(path)
+    for depth in range(_DEPTH):
+        for path in sorted(glob.glob(os.path.join(glob.escape(directory), "*/" * depth, "*"))):
+            name = os.path.basename(path).upper()
+            match = _NAME.fullmatch(name)
+            if match and "INFO" not in name and os.path.isfile(path):
+                parts.setdefault(match[1], []).append(path)
+            elif name == _CO59:
+                tables.append(path)
     return parts, tables
-
-
-def _walk(directory: str, depth: int) -> Iterator[str]:
-    """Yields the files in a directory and its folders, sorted by name."""
-    try:
-        with os.scandir(directory) as entries:
-            found = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda each: each.name)
-    except OSError as error:
-        raise SourceError(f"{directory} cannot be looked into: {error.strerror or error}.") from error
-    for entry in found:
-        if entry.is_file():
-            yield entry.path
-        elif depth > 1 and entry.is_dir():
-            yield from _walk(entry.path, depth - 1)
 
 
 def tables_in(directory: str) -> list[str]:
     """Finds tables of CO-59 in a directory, but not in its folders."""
-    return [path for path in _walk(directory, 1) if os.path.basename(path).upper() == _CO59]
+    paths = glob.glob(os.path.join(glob.escape(directory), "*"))
+    return [path for path in paths if os.path.basename(path).upper() == _CO59]
 
 
 def apart(paths: list[str]) -> tuple[File, ...]:
@@ -184,6 +168,7 @@ def read_codes(file: File, layout: EtlLayout) -> npt.NDArray[np.uint32]:
     """Reads the codes of all records of a file except the dummies, 4 MiB at a time."""
     nbytes = layout.record_nbytes
     codes = np.zeros(file.nbytes // nbytes, np.uint32)
+    weights = 256 ** np.arange(len(layout.code_at), dtype=np.uint32)[::-1]
     buffer = np.empty((max(1, _CHUNK_NBYTES // nbytes), nbytes), np.uint8)
     tell = _recordindex.progress(f"Reading the labels of {file.url}", file.nbytes)
     with file.stream() as stream:
@@ -192,8 +177,6 @@ def read_codes(file: File, layout: EtlLayout) -> npt.NDArray[np.uint32]:
             got = stream.readinto(records.data)
             if got < records.nbytes:
                 raise SourceError(f"{file.url} ends at byte {first * nbytes + got:,} of {file.nbytes:,} now.")
-            for position in layout.code_at:
-                codes[first : first + len(records)] <<= 8
-                codes[first : first + len(records)] |= records[:, position]
+            codes[first : first + len(records)] = records[:, layout.code_at] @ weights
             tell(first * nbytes + got)
     return codes[layout.dummy_count :]

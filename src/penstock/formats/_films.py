@@ -16,15 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base._errors import ArgumentError, PenstockError, SourceError
+from penstock.base._ffmpeg import open_media
 from penstock.sources._kept import Arrays
 from penstock.sources._openfile import File
 
 _FORMATS: Final = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,flv,ogg,asf"
-"""Containers. Others, such as playlists, name files and addresses that FFmpeg would open."""
-_SAFE_FORMATS: Final = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm"
-"""Those that PyAV before 17 opens with options. Others, such as FLV, end the process."""
-_MOST_PIXELS: Final = 1 << 26
-"""Of a frame. Its memory is taken when a film is opened: FFmpeg decodes the first for what no header says."""
+"""Containers that are read."""
 _UNKNOWN_COUNT: Final = 1 << 30
 """The frames of an AVI that FFmpeg writes into a pipe."""
 NO_SEEK: Final = np.iinfo(np.int64).min
@@ -47,57 +44,28 @@ def named(file: File, frame: int | None = None) -> Iterator[None]:
         ) from error
 
 
-def version() -> int:
-    """That of PyAV, of which the first number tells what it can do."""
-    import av
-
-    return int(av.__version__.partition(".")[0])
-
-
 @contextmanager
 def opened(file: File, number: int | None, *, is_read_whole: bool = False, **options: str) -> Iterator[tuple[Any, Any]]:
     """Opens a film: its container, and one of its streams of pictures."""
-    import av
-
-    with file.stream() if is_read_whole else file.scan() as data:
-        # FFmpeg gets bytes and no name, and so opens no other file.
-        options |= {"format_whitelist": _SAFE_FORMATS if version() < 17 else _FORMATS, "protocol_whitelist": "none"}
-        options |= (limits := {"max_pixels": str(_MOST_PIXELS)})
-        # Titles that are no text are no error, and from 19 on PyAV takes them of itself.
-        errors: Any = {"metadata_errors": "replace"} if version() < 19 else {}
-        with av.open(data, options=options, **errors) as container:
-            streams = container.streams.video
-            if number is None:
-                stream = _best(file, container)
-            elif 0 <= number < len(streams):
-                stream = streams[number]
-            else:
-                raise ArgumentError(
-                    f"{file.url} has {len(streams)} streams of pictures, counted from 0, and no stream={number}."
-                )
-            if stream.codec_context is None:
-                raise SourceError(f"{file.url}: its pictures are of a kind that PyAV has no decoder for.")
-            stream.codec_context.options = limits
-            stream.codec_context.thread_count = 1
-            yield container, stream
-
-
-def _films(container: Any) -> list[Any]:
-    """The streams of pictures that are no covers."""
     from av.stream import Disposition
 
-    return [each for each in container.streams.video if not each.disposition & Disposition.attached_pic]
-
-
-def _best(file: File, container: Any) -> Any:
-    films, best = _films(container), container.streams.best("video")
-    if not films:
-        kinds = sorted({"a cover" if each.type == "video" else each.type or "data" for each in container.streams})
-        raise SourceError(
-            f"{file.url} has no pictures, only streams of {', '.join(kinds)}. Sound: ffmpeg -i FILE new.flac makes "
-            "what penstock.audio.decode reads."
-        )
-    return best if best in films else films[0]
+    source = file.stream() if is_read_whole else file.scan()
+    with source as data, open_media(data, _FORMATS, **options) as container:
+        streams = container.streams.video
+        if number is None:
+            stream = container.streams.best("video")  # which is a cover only where there is no film
+            if stream is None or stream.disposition & Disposition.attached_pic:
+                raise SourceError(f"{file.url} has no pictures. penstock.audio reads sound.")
+        elif 0 <= number < len(streams):
+            stream = streams[number]
+        else:
+            raise ArgumentError(
+                f"{file.url} has {len(streams)} streams of pictures, counted from 0, and no stream={number}."
+            )
+        if stream.codec_context is None:
+            raise SourceError(f"{file.url}: its pictures are of a kind that PyAV has no decoder for.")
+        stream.codec_context.thread_count = 1
+        yield container, stream
 
 
 class Head(NamedTuple):
@@ -121,15 +89,13 @@ def dtype_of(form: str | None) -> np.dtype[Any] | None:
 
 
 def head_of(file: File, number: int | None) -> Head:
+    from av.stream import Disposition
+
     with named(file), opened(file, number) as (container, stream):
         height, width, form = (getattr(stream.codec_context, name) for name in ("height", "width", "pix_fmt"))
-        if not 0 < height * width <= _MOST_PIXELS:
-            size = f"are {height} by {width} pixels" if height * width else "have no size, or too large a one"
-            raise SourceError(
-                f"{file.url} says that its frames {size}. Between 1 and {_MOST_PIXELS:,} pixels are read."
-            )
-        place = list(container.streams.video).index(stream)
-        return Head(height, width, form if dtype_of(form) else None, place, len(_films(container)))
+        streams = container.streams.video
+        choices = sum(not each.disposition & Disposition.attached_pic for each in streams)
+        return Head(height, width, form if dtype_of(form) else None, list(streams).index(stream), choices)
 
 
 def frames_of(file: File, number: int) -> Arrays:
@@ -168,9 +134,11 @@ def frames_of(file: File, number: int) -> Arrays:
             if not packet.is_discard:
                 times.append(packet.pts)
         has_palette, is_reordered = stream.codec_context.pix_fmt == "pal8", stream.codec_context.has_b_frames
-        starts.sort()
-        inner = starts[1:] if begin == 0 else starts
-        has_keys = not inner or _is_key(container, stream, inner[0][1])
+    starts.sort()
+    inner = starts[1:] if begin == 0 else starts
+    # A frame that cannot be decoded says nothing: later ones may be sound.
+    second = _first_frame(file, number, seek=inner[0][1]) if inner else None
+    has_keys = second is None or bool(second.key_frame and second.pict_type)
     count = packets
     if count < said and kind == "avi":
         # Frames that were dropped have times, and no packets. Of a film that is written into a pipe nothing is known.
@@ -181,7 +149,7 @@ def frames_of(file: File, number: int) -> Arrays:
         raise SourceError(f"{file.url} is cut off: it has {count:,} frames, and its head says {said:,}.")
     says_keys = True
     if begin != 0 or not has_keys:
-        first = _first_of_all(file, number)
+        first = _first_frame(file, number, needs_key=False)
         # Old decoders do not say what kind a frame is, or say I and never that it is a key frame, as that of SVQ1.
         if begin == 0 and first is not None and (not first.pict_type or (first.pict_type == 1 and not first.key_frame)):
             has_keys, says_keys = True, False
@@ -196,7 +164,9 @@ def frames_of(file: File, number: int) -> Arrays:
         if counted is not None:
             return counted
     if len(keys) and len(shown) and shown[0] < keys[0, 0]:
-        shown = shown[shown >= _first_time(file, number, int(keys[0, 0]))]
+        # Frames before the first key frame need others that are not there if the film was cut out of a longer one.
+        first = _first_frame(file, number)
+        shown = shown[shown >= (keys[0, 0] if first is None else min(first.pts, keys[0, 0]))]
     if not len(shown) or not len(keys) or not base:
         raise SourceError(f"{file.url} has no frame that can be decoded.")
     if has_palette or not has_keys:
@@ -262,41 +232,21 @@ def _packet_count(file: File, number: int) -> int:
         return sum(not is_end(packet) for packet in container.demux(stream))
 
 
-def _first_time(file: File, number: int, key: int) -> int:
-    """The time of the first frame that can be decoded, in a file in which some are shown before the first key frame.
+def _first_frame(file: File, number: int, *, seek: int | None = None, needs_key: bool = True) -> Any:
+    """The first frame from a new decoder; None if that fails, or says no time.
 
-    They need frames that are not there if the film was cut out of a longer one. Otherwise they are sound.
+    Args:
+        file: The film.
+        number: Its stream.
+        seek: Where to begin; None for the beginning.
+        needs_key: Whether packets before a key frame are passed over.
     """
-    with named(file), opened(file, number) as (container, stream):
-        first = _first_frame(container, stream)
-    return key if first is None or first.pts is None else min(int(first.pts), key)
-
-
-def _is_key(container: Any, stream: Any, time: int) -> bool:
-    """Whether the decoder, too, says that there is a key frame; also if it is damaged, as later ones may be sound."""
-    import av
-
-    try:
-        container.seek(time, stream=stream)
-        first = _first_frame(container, stream)
-    except av.FFmpegError:
-        return True
-    return first is None or bool(first.key_frame and first.pict_type)
-
-
-def _first_frame(container: Any, stream: Any) -> Any:
-    """The first frame that comes from a decoder that begins at the next key frame."""
-    for packet in itertools.dropwhile(lambda packet: not packet.is_keyframe, container.demux(stream)):
-        for frame in packet.decode():
-            return frame
-    return None
-
-
-def _first_of_all(file: File, number: int) -> Any:
-    """The first frame from a decoder that begins at the very first packet; None if that fails or says no time."""
     import av
 
     with named(file), opened(file, number) as (container, stream), suppress(av.FFmpegError):
-        first = next(container.decode(stream), None)
+        if seek is not None:
+            container.seek(seek, stream=stream)
+        packets = itertools.dropwhile(lambda packet: needs_key and not packet.is_keyframe, container.demux(stream))
+        first = next((frame for packet in packets for frame in packet.decode()), None)
         return None if first is None or first.pts is None else first
     return None

@@ -83,14 +83,10 @@ def co59_table(file: File) -> dict[int, str]:
 
 
 def _jis_x_0201(code: int, is_hiragana: bool) -> str | None:
-    character = _JIS_X_0201.get(code)
-    if character is None:
-        if 0x21 <= code <= 0x7E:
-            return chr(code)
-        if not 0xA1 <= code <= 0xDF:
-            return None
-        # Unicode's narrow katakana, in the same order, and then its wide ones.
-        character = unicodedata.normalize("NFKC", chr(0xFF61 + code - 0xA1))
+    if not (0x21 <= code <= 0x7E or 0xA1 <= code <= 0xDF):
+        return None
+    # The codec gives Unicode's narrow katakana, of which wide ones are made.
+    character = _JIS_X_0201.get(code) or unicodedata.normalize("NFKC", bytes((code,)).decode("shift_jis"))
     return chr(ord(character) + _TO_HIRAGANA) if is_hiragana and "ァ" <= character <= "ヶ" else character
 
 

@@ -24,8 +24,9 @@ import numpy.typing as npt
 from penstock._dataset import Dataset
 from penstock.base._arguments import as_int, checked_size, needs
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
+from penstock.base._ffmpeg import version
 from penstock.base._spec import ArraySpec
-from penstock.formats._films import NO_SEEK, dtype_of, frames_of, head_of, is_end, mark_of, named, opened, version
+from penstock.formats._films import NO_SEEK, dtype_of, frames_of, head_of, is_end, mark_of, named, opened
 from penstock.memory._rows import Indices, positions_of
 from penstock.plan._order import Position, ReadOrder
 from penstock.plan._source import Read
@@ -91,8 +92,6 @@ def from_videos(
     a palette, those whose file calls frames key frames that are none, and those whose file does not say when a frame is
     shown, such as AVI with B-frames. The first use decodes films of the last kind once, to count their frames. Convert
     such films before: `ffmpeg -i a.avi a.mp4`.
-
-    PyAV before version 17, which LeRobot asks for, reads MP4, MOV, Matroska and WebM here, and no other container.
 
     Args:
         paths: A path, a pattern (`"train/*.mp4"`), a URL, or a list of these.
@@ -542,9 +541,8 @@ class _Decoder:
         self._file = source.files[number]
         self._table = source.metres.table() if source.metres else None
         self._times, self._seeks, self._firsts = (found[name] for name in ("times", "seeks", "firsts"))
-        marks: Any = found["marks"]
-        self._marks, self._integers = marks, memoryview(marks).cast("B").cast("q")  # which gives those of Python
-        self._begin_mark = marks[found["begin"]] if len(marks) else None
+        self._marks: Any = found["marks"]
+        self._begin_mark = self._marks[found["begin"]] if len(self._marks) else None
         self._says_keys = bool(found["says_keys"])
         self._reformatter = VideoReformatter()
         self._at = -1
@@ -606,14 +604,14 @@ class _Decoder:
         if not len(self._marks):
             yield from self._container.decode(self._stream)
             return
-        following: Iterator[int] | None = None
+        following: Iterator[Any] | None = None
         for packet in self._container.demux(self._stream):
             if packet.pts is not None:
                 mark = mark_of(packet)
                 if following is None:
                     if not packet.is_keyframe and mark != self._begin_mark:
                         continue
-                    following = iter(self._integers[int(np.argmax(self._marks == mark)) :])
+                    following = iter(self._marks[int(np.argmax(self._marks == mark)) :])
                 if next(following, None) != mark:
                     return
             elif not is_end(packet):
