@@ -434,7 +434,7 @@ def test_files_behind_an_url(tmp_path, monkeypatch):
         (
             {"fields": {"image": ["jpg", "png"]}},
             ps.ArgumentTypeError,
-            r"has \['jpg', 'png'\], and names of fields are text",
+            r"or a dict such as .*, got a dict: \{'image': \['jpg', 'png'\]\}",
         ),
         (
             {"defaults": {"cls": 0}},

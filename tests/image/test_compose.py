@@ -285,7 +285,7 @@ def test_arguments_that_cannot_be_meant_are_refused():
         ArgumentTypeError, match=r"one_of\(\) takes distortions .* a function.* random_map\(fn\) before"
     ):
         one_of(rotate(1), lambda image: image)
-    with pytest.raises(ArgumentError, match="'mask' is in on= and in masks="):
+    with pytest.raises(ArgumentError, match="'mask' comes twice in on=, masks="):
         compose(rotate(1), on=["image", "mask"], masks="mask")
     with pytest.raises(ArgumentError, match=r"compose\(\) got no distortion"):
         compose()

@@ -195,5 +195,5 @@ def test_other_arrays_are_refused():
         compose(flip(1), points="points")({"image": image}, np.random.default_rng(0))
     with pytest.raises(ArgumentError, match="box_format='yxyx' is none of xyxy, xywh"):
         compose(flip(1), boxes=1, box_format="yxyx")  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="1 is in boxes= and in points="):
+    with pytest.raises(ArgumentError, match="1 comes twice in on=, masks=, boxes= and points="):
         compose(flip(1), boxes=1, points=1)

@@ -39,9 +39,6 @@ class Distortion(ABC):
     is_geometric: bool
     """Whether it only moves pixels. Then it has `add_to`."""
 
-    moves_pixels: bool
-    """Whether some of it moves pixels."""
-
     keeps_shapes: bool
     """Whether the result has the shape of the image. If not, all results have one size."""
 
@@ -70,6 +67,11 @@ class Distortion(ABC):
     def title(self) -> str:
         """Its name, and the names of its parts."""
         return self.name
+
+    @property
+    def moves_pixels(self) -> bool:
+        """Whether some of it moves pixels."""
+        return self.is_geometric
 
     def caution_of_elements(self, tree: Any) -> str | None:
         """What the log says of a plan whose elements, of this spec, are most likely not distorted as intended."""
@@ -103,10 +105,6 @@ class DrawnStep(Distortion):
     values: tuple[Any, ...]
     is_geometric: bool
     keeps_shapes: bool
-
-    @property
-    def moves_pixels(self) -> bool:  # type: ignore[override]  # the same
-        return self.is_geometric
 
     def apply(self, work: Work, draws: Draws) -> None:
         if self.is_geometric:
@@ -269,7 +267,7 @@ class _Several(Distortion):
         return all(step.is_geometric for step in self.steps)
 
     @property
-    def moves_pixels(self) -> bool:  # type: ignore[override]  # the same
+    def moves_pixels(self) -> bool:
         return any(step.moves_pixels for step in self.steps)
 
     @property

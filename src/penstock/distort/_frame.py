@@ -76,10 +76,9 @@ class Settings:
                 raise ArgumentError(f"{name}={getattr(self, name)!r} is none of {', '.join(get_args(kinds))}.")
         every = list(itertools.chain(*self.leaves.values()))
         if twice := [leaf for leaf in every if every.count(leaf) > 1]:
-            names = [f"{name}=" for name, leaves in self.leaves.items() if twice[0] in leaves]
             raise ArgumentError(
-                f"{twice[0]!r} is in {' and in '.join(names)}. A leaf is one of these: an image is distorted; masks, "
-                "boxes and points only move."
+                f"{twice[0]!r} comes twice in on=, masks=, boxes= and points=. A leaf is one of these: an image is "
+                "distorted; masks, boxes and points only move."
             )
 
     @cached_property

@@ -4,7 +4,6 @@ import csv
 import io
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
@@ -182,11 +181,7 @@ def _by_path(files: FileList, labels: Mapping[Any, Any], name: str = "from_files
     """
     if strange := [key for key in labels if not isinstance(key, (str, os.PathLike))]:
         raise ArgumentTypeError(f"from_files(labels=...) has the key {strange[0]!r:.80}, and keys are paths.")
-    keys = [os.fspath(key).removeprefix("./") for key in labels]
-    of = dict(zip(keys, labels.values(), strict=True))
-    if len(of) < len(keys):
-        ((again, _),) = Counter(keys).most_common(1)
-        raise ArgumentError(f"{name} has the path {again!r} twice, with and without './'. Leave one out.")
+    of = {os.fspath(key).removeprefix("./"): label for key, label in labels.items()}
     values, missing, owners = [], [], dict[str, str]()
     for path in (_absolute(files, each) for each in files):
         parts = path.split("/")

@@ -209,16 +209,17 @@ class OpenTarSource(RecordReader):
 
 def source(files: tuple[File, ...], fields: Any, defaults: Any, cache_dir: str | None) -> TarSource:
     """Makes a source from the arguments of `penstock.from_tar`."""
-    if isinstance(fields, str) or not isinstance(fields, Mapping | Sequence | None):
-        raise ArgumentTypeError(
-            f"from_tar(fields=) is a list of names such as 'jpg', or a dict such as {{'image': 'jpg;png'}}, got "
-            f"{type_of(fields)}."
-        )
     if not isinstance(defaults, Mapping | None):
         raise ArgumentTypeError(f"from_tar(defaults=) is a dict such as {{'txt': b''}}, got {type_of(defaults)}.")
+    wrong = ArgumentTypeError(
+        "from_tar(fields=) is a list of names such as 'jpg', or a dict such as {'image': 'jpg;png'}, got "
+        f"{type_of(fields)}: {fields!r:.80}."
+    )
+    if isinstance(fields, str) or not isinstance(fields, Mapping | Sequence | None):
+        raise wrong
     named = dict(fields) if isinstance(fields, Mapping) else {name: name for name in fields or ()}
-    if strange := [each for pair in named.items() for each in pair if not isinstance(each, str)]:
-        raise ArgumentTypeError(f"from_tar(fields=) has {strange[0]!r:.80}, and names of fields are text.")
+    if not all(isinstance(each, str) for pair in named.items() for each in pair):
+        raise wrong
     filled = {name: each.encode() if isinstance(each, str) else each for name, each in dict(defaults or {}).items()}
     for name, each in filled.items():
         if not isinstance(each, bytes):

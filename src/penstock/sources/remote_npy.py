@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from penstock.base._errors import SourceError
 from penstock.base._spec import ArraySpec
-from penstock.base._windows import windows
 from penstock.memory._rows import Indices
 from penstock.plan._source import Read
 from penstock.sources import _openfile, npy
@@ -64,7 +63,7 @@ class OpenRemoteArray(RecordReader):
         if not self._row_nbytes:
             return
         for read, (members, data, starts), _ in self.requests(reads):
-            rows = np.ascontiguousarray(windows(data, starts, self._row_nbytes)).view(self._source.dtype)
+            rows = np.lib.stride_tricks.sliding_window_view(data, self._row_nbytes)[starts].view(self._source.dtype)
             require_characters(rows, functools.partial(self._fault, read.indices[members]))
             read.arrays[0][rows_of(read.rows, members)] = rows.reshape(-1, *self._source.shape[1:])
 
