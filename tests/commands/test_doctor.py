@@ -9,7 +9,6 @@ from penstock import cli
 from penstock.commands import doctor
 from penstock.report import _cgroups
 
-MIB = 1 << 20
 FOUND = doctor.Machine(
     cpus=4,
     machine_cpus=16,
@@ -45,8 +44,8 @@ def test_facts_are_printed_in_short_lines(said):
         "Open files 1,024 a process",
         "Worker a process gives its first batch after 210 ms",
         "Installed torch 2.13.0, h5py 3.14.0",
-        "Missing zarr (zarr), ",
-        "pyarrow (parquet)",
+        "Missing array_record, av, ",
+        "pyarrow, pylance",
     ):
         assert fact in text
 
@@ -73,11 +72,6 @@ def test_advice_follows_from_the_facts(changes, advice, said):
     ("changes", "problem"),
     [
         ({"worker_s": None, "worker_problem": "Ended by signal 9."}, "No worker process starts: Ended by"),
-        (
-            {"memory_nbytes": {"by ulimit -v": 100 * MIB}},
-            "100 MiB of memory are left. A loader with one worker process",
-        ),
-        ({"open_files": 32}, "A process may open 32 files, which is too few. Raise it: ulimit -n 1024."),
     ],
 )
 def test_a_problem_is_status_1(changes, problem, said):

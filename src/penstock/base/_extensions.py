@@ -53,6 +53,28 @@ OWN: Final[Mapping[str, Mapping[str, str]]] = {
     ADAPTERS: {"to_ray": "penstock.ray._data:to_ray"},
 }
 """`module:name` by group and name."""
+_FILES: Final = {
+    "from_npy": (".npy",),
+    "from_parquet": (".parquet",),
+    "from_arrow": (".arrow", ".feather"),
+    "from_tar": (".tar",),
+    "from_tfrecord": (".tfrecord", ".tfrecords"),
+    "from_arrayrecord": (".array_record", ".arrayrecord"),
+    "from_jsonl": (".jsonl", ".ndjson"),
+    "from_csv": (".csv",),
+    "from_text": (".txt",),
+    "from_nifti": (".nii",),
+    "from_megatron": (".bin", ".idx"),
+    "from_mds": ("/index.json",),
+    "from_lance": ("/_versions/*.manifest",),
+    "from_lerobot": ("/meta/info.json",),
+    "from_etlcdb": ("/ETL*",),
+    "from_image_files": (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff"),
+    "from_files": (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff"),
+    "from_videos": (".mp4", ".mov", ".mkv", ".webm", ".avi", ".flv", ".mpg", ".ts"),
+}
+FILES: Final = {name: constructor for constructor, names in _FILES.items() for name in names}
+"""The constructor of files by the ending of their names, and of a folder by what it holds: `/` and a pattern."""
 
 
 def found(group: str, name: str) -> Any | None:

@@ -15,7 +15,7 @@ from typing import Any
 import penstock
 from penstock import Dataset
 from penstock.base._printable import printable
-from penstock.commands._recognise import is_pattern, recognise
+from penstock.commands._paths import recognise
 from penstock.sources._remote import is_remote
 
 
@@ -86,11 +86,6 @@ def dataset_of(target: str) -> tuple[Dataset, str]:
 
 
 def _of_path(path: str) -> tuple[Dataset, str]:
-    if not is_remote(path) and not is_pattern(path) and not os.path.exists(path):
-        raise penstock.ArgumentError(
-            f"There is no file or folder {path}, seen from {os.getcwd()}. Name a dataset of yours as module:name or "
-            "file.py:name."
-        )
     if path.endswith(".py"):
         raise penstock.ArgumentError(
             f"{path} is a program. Name the dataset in it, or the function that returns it: {path}:name."
@@ -104,30 +99,16 @@ def _of_path(path: str) -> tuple[Dataset, str]:
 def _module(name: str) -> ModuleType:
     """Imports a module as a program in this folder would, or runs a file as if it were imported."""
     path = Path(name)
-    if path.suffix != ".py":
-        sys.path.insert(0, os.getcwd())
-        try:
-            known = importlib.util.find_spec(name) is not None
-        except (ImportError, ValueError):  # a package on the way to it is missing, or is none
-            known = False
-        if not known:
-            raise penstock.ArgumentError(
-                f"There is no module {name}, seen from {os.getcwd()}. Give its dotted name, or a file: "
-                f"{name.replace('.', '/')}.py:name."
-            )
-        with _user_code(f"Importing {name}"):
+    with _user_code(f"Importing {name}"):
+        if path.suffix != ".py":
+            sys.path.insert(0, os.getcwd())
             return importlib.import_module(name)
-    if not path.is_file():
-        raise penstock.ArgumentError(f"There is no file {path}, seen from {os.getcwd()}.")
-    sys.path.insert(0, str(path.resolve().parent))  # finds the modules beside it, as when it is run
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)  # pickle looks there for its functions and classes
-    with _user_code(f"Running {path}"):
+        sys.path.insert(0, str(path.resolve().parent))  # finds the modules beside it, as when it is run
+        spec: Any = importlib.util.spec_from_file_location(path.stem, path)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules.setdefault(path.stem, module)  # pickle looks there for its functions and classes
         spec.loader.exec_module(module)
-    return module
+        return module
 
 
 def _of_name(module: ModuleType, module_name: str, name: str) -> Dataset:
@@ -144,10 +125,9 @@ def _of_name(module: ModuleType, module_name: str, name: str) -> Dataset:
         with _user_code(name):
             value = value()
     if not isinstance(value, Dataset):
-        loader = " Return the dataset, and not its loader." if isinstance(value, penstock.Loader) else ""
         raise penstock.ArgumentTypeError(
             f"{module_name}:{name} is of type {type(value).__name__}. Name a penstock.Dataset, or a function without "
-            f"arguments that returns one.{loader}"
+            "arguments that returns one."
         )
     return value
 

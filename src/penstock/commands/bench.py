@@ -1,6 +1,7 @@
 """`penstock bench PATH_OR_MODULE:NAME`: measures a dataset's speed, its limit, and what would help."""
 
 import argparse
+import itertools
 import json
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 import penstock
-from penstock import Dataset, Loader, Report
+from penstock import Dataset, Report
 from penstock.base import _tree
 from penstock.base._units import size_text
 from penstock.commands._target import add_command, count, dataset_of, save_picture, say, workers
@@ -80,22 +81,24 @@ def measure(
     # has its first batch, because loaders that live at the same time share their worker processes.
     with dataset.loader(executor, workers) as loader:
         with dataset.loader(executor, workers) as warm:
-            ends_s, warm_up = time.perf_counter() + min(WARM_UP_S, seconds), "an epoch"
+            ends_s, warm_up = time.perf_counter() + min(WARM_UP_S, seconds), ""
             for batch in warm:
                 _read(batch)
+                warm_up = "an epoch"
                 if time.perf_counter() > ends_s:
                     warm_up = f"{min(WARM_UP_S, seconds):g} s of an epoch"
                     break
-            batches = _endless(loader)
+            if not warm_up:
+                raise penstock.ArgumentError("An epoch gave nothing, because every element was left out.")
+            batches = itertools.chain.from_iterable(itertools.repeat(loader))
             _read(next(batches))
         batch_count = element_count = nbytes = 0
-        are_batches = dataset._node.batch_size != 1
         started_s = time.perf_counter()
         while (elapsed_s := time.perf_counter() - started_s) < seconds:
             batch = next(batches)
+            first = _tree.flatten(batch)[0][0]
+            element_count += len(first) if dataset._node.batch_size != 1 and np.ndim(first) else 1
             nbytes += _read(batch)
-            sizes = {leaf.shape[:1] for leaf in _tree.flatten(batch)[0]} if are_batches else set()
-            element_count += next(iter(sizes))[0] if len(sizes) == 1 and sizes != {()} else 1
             batch_count += 1
         report, length = loader.report(), loader.length
     return {
@@ -131,25 +134,9 @@ def _what_if(report: Report) -> list[Any]:
     return [report.what_if(workers=each) for each in sorted({1, 2, 4, now, 2 * now})]
 
 
-def _endless(loader: Loader) -> Iterator[Any]:
-    """Yields the batches of one epoch after the other."""
-    while True:
-        is_empty = True
-        for batch in loader:
-            is_empty = False
-            yield batch
-        if is_empty:
-            raise penstock.ArgumentError("An epoch gave nothing, because every element was left out.")
-
-
 def _read(batch: Any) -> int:
     """Reads every byte. Returns their number."""
-    nbytes = 0
-    for leaf in _tree.flatten(batch)[0]:
-        values = np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
-        np.bitwise_xor.reduce(values.view(np.uint64) if values.size % 8 == 0 else values)
-        nbytes += values.nbytes
-    return nbytes
+    return sum(len(np.asarray(leaf).tobytes()) for leaf in _tree.flatten(batch)[0])
 
 
 def _seconds(text: str) -> float:

@@ -22,31 +22,14 @@ from penstock.run._cpus import usable_cpu_count
 
 WORKER_NBYTES: Final = 45 << 20
 """The memory of a worker process besides the batches, see `docs/explanation/memory.md`."""
-LEAST_LEFT_NBYTES: Final = 256 << 20
-LEAST_OPEN_FILES: Final = 64
 FEW_OPEN_FILES: Final = 512
 FRAMEWORKS: Final = ("tensorflow", "tensorflow-cpu", "torch", "jax", "keras")
-LIBRARIES: Final = {
-    "h5py": "hdf5",
-    "zarr": "zarr",
-    "pyarrow": "parquet",
-    "google-crc32c": "tfrecord",
-    "protobuf": "tfrecord",
-    "array_record": "arrayrecord",
-    "pylance": "lance",
-    "av": "video",
-    "datasets": "huggingface",
-    "fsspec": "remote",
-    "opencv-python-headless": "image",
-    "simplejpeg": "image",
-    "pillow": "image",
-    "matplotlib": "show",
-    "xarray": "xarray",
-    "nibabel": "nifti",
-    "soundfile": "audio",
-    "soxr": "audio",
-}
-"""Optional libraries, and the extra of penstock that installs each."""
+LIBRARIES: Final = (
+    *("array_record", "av", "datasets", "fsspec", "google-crc32c", "h5py", "matplotlib", "nibabel", "obstore"),
+    *("opencv-python-headless", "pillow", "protobuf", "pyarrow", "pylance", "simplejpeg", "soundfile", "soxr"),
+    *("xarray", "zarr"),
+)
+"""Optional libraries, by their names on PyPI."""
 _WIDTH: Final = 96
 
 
@@ -61,20 +44,19 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(options: argparse.Namespace) -> int:
     """Runs the command. Returns 0 if loaders work here, else 1."""
     found = examine()
-    problems, advice = list(found.problems()), list(found.advice())
     if options.json:
-        about = {"penstock": penstock.__version__, **asdict(found), "problems": problems, "advice": advice}
-        print(json.dumps(about, indent=2))
+        about = {"penstock": penstock.__version__, **asdict(found), "problems": found.problems}
+        print(json.dumps(about | {"advice": list(found.advice())}, indent=2))
     else:
         print(f"penstock {penstock.__version__} on this machine\n")
         for title, text in found.facts():
             _print(f"  {title:<12}{text}", " " * 14)
-        for title, texts in (("Problems", problems), ("Advice", advice)):
+        for title, texts in (("Problems", found.problems), ("Advice", list(found.advice()))):
             if texts:
                 print(f"\n{title}")
             for text in texts:
                 _print(f"  - {text}", "    ")
-    return 1 if problems else 0
+    return 1 if found.problems else 0
 
 
 @final
@@ -106,23 +88,15 @@ class Machine:
         if self.worker_s is not None:
             yield "Worker", f"a process gives its first batch after {self.worker_s * 1e3:.0f} ms"
         yield "Installed", ", ".join(map(" ".join, self.packages.items())) or "no framework and no optional library"
-        if missing := [f"{name} ({extra})" for name, extra in LIBRARIES.items() if name not in self.packages]:
-            yield "Missing", ", ".join(missing)
+        yield "Missing", ", ".join(name for name in LIBRARIES if name not in self.packages) or "no optional library"
 
-    def problems(self) -> Iterator[str]:
-        """Yields the reasons why loaders do not work."""
-        if self.worker_problem:
-            yield (
-                f"No worker process starts: {self.worker_problem} Python functions can run on threads only: "
-                'executor="threads".'
-            )
-        if (left_nbytes := min(self.memory_nbytes.values(), default=LEAST_LEFT_NBYTES)) < LEAST_LEFT_NBYTES:
-            yield (
-                f"{size_text(left_nbytes)} of memory are left. A loader with one worker process takes 93 MiB besides "
-                "its batches. End a program, or raise the limit."
-            )
-        if self.open_files is not None and self.open_files < LEAST_OPEN_FILES:
-            yield f"A process may open {self.open_files} files, which is too few. Raise it: ulimit -n 1024."
+    @property
+    def problems(self) -> list[str]:
+        """The reasons why loaders do not work."""
+        if not self.worker_problem:
+            return []
+        cure = 'Python functions can run on threads only: executor="threads".'
+        return [f"No worker process starts: {self.worker_problem} {cure}"]
 
     def advice(self) -> Iterator[str]:
         """Yields advice for the options of a loader."""
@@ -136,7 +110,7 @@ class Machine:
             quarter = min(self.memory_nbytes.values()) // 4
             limit = f"{quarter >> 30} * 2**30" if quarter >> 30 else f"{max(64, quarter >> 20)} * 2**20"
             yield f"memory_limit={limit} keeps a loader to a quarter of the memory that is left."
-        if self.open_files is not None and LEAST_OPEN_FILES <= self.open_files < FEW_OPEN_FILES:
+        if self.open_files is not None and self.open_files < FEW_OPEN_FILES:
             yield (
                 f"{self.open_files} open files are few. Each process keeps up to 128 files of data open, and "
                 "frameworks need some. Raise it: ulimit -n 1024."

@@ -12,7 +12,7 @@ import penstock
 from penstock.base import _tree
 from penstock.base._spec import leaf_of, spec_of_leaf
 from penstock.base._units import size_text
-from penstock.commands._recognise import recognise
+from penstock.commands._paths import recognise
 from penstock.commands._target import count, save_picture, say
 from penstock.sources._remote import is_remote
 
@@ -98,23 +98,13 @@ def _leaves(element: Any) -> list[dict[str, str]]:
 
 
 def _values(leaf: Any) -> str:
-    if not isinstance(leaf, np.ndarray):
-        text = repr(leaf)
-    elif leaf.ndim == 1 and leaf.dtype == np.uint8:  # an encoded file, whose first bytes name its format
+    if isinstance(leaf, np.ndarray) and leaf.ndim == 1 and leaf.dtype == np.uint8:  # an encoded file
         return f"{leaf[:_HEAD_NBYTES].tobytes()!r}{'...' * (leaf.size > _HEAD_NBYTES)}"
-    elif leaf.size <= _FEW or leaf.dtype.kind not in "biuf":
-        few = ", ".join(_number(value) for value in leaf.reshape(-1)[:_FEW].tolist())
-        text = (f"[{few}]" if leaf.ndim else few) if leaf.size else "empty"
-    elif leaf.dtype == bool:
-        return f"{leaf.mean():.0%} True"
-    elif not (values := leaf[np.isfinite(leaf)]).size:
-        return "no finite value"
-    else:
-        ends = f"{_number(values.min().item())} to {_number(values.max().item())}"
-        missing = f", {leaf.size - values.size:,} not finite" * (leaf.size > values.size)
-        return f"{ends}, mean {_number(float(values.mean(dtype=np.float64)))}{missing}"
+    if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biuf" and leaf.size > _FEW:
+        finite = leaf[np.isfinite(leaf)]
+        if not finite.size:
+            return "no finite value"
+        missing = f", {leaf.size - finite.size:,} not finite" * (leaf.size > finite.size)
+        return f"{finite.min():.4g} to {finite.max():.4g}, mean {finite.mean(dtype=np.float64):.4g}{missing}"
+    text = np.array2string(leaf, precision=4, separator=", ") if isinstance(leaf, np.ndarray) else repr(leaf)
     return text if len(text) <= _TEXT_LENGTH else f"{text[: _TEXT_LENGTH - 3]}..."
-
-
-def _number(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else repr(value)
