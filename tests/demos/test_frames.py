@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from penstock.demos.film import open_frames
-from penstock.demos.model import load_backend, next_frame_model, warm_up
+from penstock.demos.model import next_frame_model
 from tests.waits import DEADLINE_S
 
 
@@ -36,22 +36,18 @@ FILMS = {
 
 
 @pytest.mark.parametrize(
-    ("name", "channels_axis", "value_range", "image_shape"),
+    ("name", "channels_axis", "value_range"),
     [
-        ("film like the demo's", 0, (0, 1), (20, 24, 3)),
-        ("grey bytes", None, (0, 255), (20, 24, 1)),
-        ("four channels last, below zero", 2, (-10, 40), (20, 24, 3)),
+        ("film like the demo's", 0, (0, 1)),
+        ("grey bytes", None, (0, 255)),
+        ("four channels last, below zero", 2, (-10, 40)),
     ],
 )
-def test_axes_and_range_are_found(name, channels_axis, value_range, image_shape, tmp_path):
+def test_axes_and_range_are_found(name, channels_axis, value_range, tmp_path):
     np.save(tmp_path / "my.npy", FILMS[name])
     frames = open_frames(tmp_path / "my.npy")
     assert (frames.channels_axis, frames.pixels) == (channels_axis, 480)
     assert (frames.low, frames.high) == pytest.approx(value_range, abs=0.05)
-    images = frames.images(FILMS[name][:5])
-    assert images.shape == (5, *image_shape)
-    assert images.min() == pytest.approx(0, abs=0.05)
-    assert images.max() == pytest.approx(1, abs=0.05)
 
 
 @contextlib.contextmanager
@@ -83,33 +79,6 @@ def test_untrained_model_copies_the_last_frame_in_the_units_of_the_data(name, tm
     assert model.test_on_batch(batch[:-1], batch[1:]) == pytest.approx(expected, rel=1e-3)
 
 
-@pytest.mark.keras
-def test_warming_up_changes_nothing(tmp_path):
-    model = next_frame_model((20, 24), None, 0.0, 255.0)
-    batch = FILMS["grey bytes"][:4].astype("float32")
-    warm_up(model, batch[:-1], batch[1:])
-    assert model.optimizer.iterations == 0
-    np.testing.assert_allclose(np.asarray(model.predict_on_batch(batch)), batch, rtol=1e-4, atol=1e-2)
-
-
-def test_ctrl_c_as_notes_of_the_backend_are_turned_away_leaves_the_standard_error(monkeypatch):
-    turn, kept, before = os.dup2, os.dup(2), os.fstat(2)
-
-    def interrupted(*descriptors):
-        turn(*descriptors)
-        monkeypatch.setattr(os, "dup2", turn)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "dup2", interrupted)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            load_backend("json")
-        assert os.path.samestat(os.fstat(2), before)
-    finally:
-        turn(kept, 2)
-        os.close(kept)
-
-
 @pytest.mark.framework  # the model's tests and those of the adapter run on each backend
 def test_demo_trains_on_a_users_film_reports_and_draws(turns, tmp_path, tmp_path_factory):
     np.save(tmp_path / "my.npy", FILMS["grey bytes"])
@@ -131,7 +100,7 @@ def test_demo_trains_on_a_users_film_reports_and_draws(turns, tmp_path, tmp_path
         memory,
     )
     assert re.search(r"[\d.]+ times less than that of copying the last frame", result)
-    assert re.search(r"gave the same first 3 batches to the bit: SHA-256 [0-9a-f]{12}\.$", repeatable)
+    assert repeatable.endswith("gave the same first 3 batches to the bit.")
     assert picture == "penstock-demo.png"
     assert (tmp_path / "penstock-demo.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(os.listdir(tmp_path)) == ["my.npy", "penstock-demo.png"]
@@ -147,5 +116,6 @@ def test_ctrl_c_at_any_moment_is_status_130_and_leaves_nothing(moment, tmp_path)
         assert any(moment in line for line in iter(process.stdout.readline, ""))
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=DEADLINE_S)
-    assert (process.returncode, err) == (130, "\nInterrupted. Nothing is left behind.\n"), err
+    assert process.returncode == 130, err
+    assert err.endswith("\nInterrupted. Nothing is left behind.\n")  # after notes of TensorFlow
     assert os.listdir(tmp_path) == ["my.npy"]
