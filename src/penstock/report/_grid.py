@@ -7,7 +7,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from penstock.base import _atomic
-from penstock.report._fonts import LINE_IN, Writer, encoded
+from penstock.report._fonts import LINE_IN, drawing, encoded, wrapped
 from penstock.report._panels import Grid, Lines, Panel
 
 # Inches.
@@ -15,11 +15,9 @@ _WIDEST: Final = 11.0
 _LEAST_PAGE: Final = 4.0
 _HEIGHTS: Final = (1.1, 3.5)
 """The heights of an image, where there are many, and where there are few."""
-_CELL_WIDTHS: Final = (0.95, 1.8)
-"""The least width of an element with images, and the width of one without."""
-_GAP: Final = 0.18
-_INNER_GAP: Final = 0.05
-_MARGIN: Final = 0.15
+_LEAST_WIDTH: Final = 1.2
+"""Of an element."""
+_GAP: Final = 0.2
 
 
 @final
@@ -51,55 +49,38 @@ def draw(grid: Grid) -> Picture:
     Raises:
         ImportError: Matplotlib is not installed.
     """
-    count, notes = len(grid.cells), ". ".join(grid.notes)
-    writer = Writer("show()", [*(cell.caption for cell in grid.cells), *grid.titles, grid.heading, notes])
-    height, widths = _panel_sizes(grid)
-    drawn = sum(widths) + _INNER_GAP * max(0, len(widths) - 1)
-    cell_width = max(drawn, _CELL_WIDTHS[not widths])
-    captions = [writer.lines(cell.caption, cell_width, 3) for cell in grid.cells]
-    row_height = height + max(map(len, captions)) * LINE_IN + _GAP
-    across = round(math.sqrt(count * 1.6 * row_height / (cell_width + _GAP)))
-    across = max(1, min(across, count, int((_WIDEST - 2 * _MARGIN + _GAP) / (cell_width + _GAP))))
+    count, aspects = len(grid.cells), np.array([[_aspect(panel) for panel in cell.panels] for cell in grid.cells])
+    ratios = np.median(aspects, axis=0).clip(0.35, 12)
+    height = float(min(np.clip(6 / math.sqrt(count), *_HEIGHTS), _WIDEST / ratios.sum())) if ratios.size else _GAP
+    width = max(float(ratios.sum()) * height, _LEAST_WIDTH)
+    captions = [wrapped(cell.caption, width, 3) for cell in grid.cells]
+    below = max(map(len, captions)) * LINE_IN + _GAP
+    across = max(1, min(count, round(math.sqrt(1.6 * count * (height + below) / width)), int(_WIDEST / width)))
     rows = -(-count // across)
     across = -(-count // rows)
-    width = max(across * (cell_width + _GAP) - _GAP, _LEAST_PAGE) + 2 * _MARGIN
-    left = (width - across * (cell_width + _GAP) + _GAP) / 2
-    above, below = (writer.lines(text, width - 2 * _MARGIN, 4) for text in (grid.heading, notes))
-    top = _MARGIN + len(above) * LINE_IN + (LINE_IN if any(grid.titles) else 0) + _GAP / 2
-    whole = top + rows * row_height + len(below) * LINE_IN + _MARGIN
-
-    figure = writer.figure(width, whole)
-
-    def write(x: float, y: float, lines: list[str], colour: str = "0.35") -> None:
-        for number, line in enumerate(lines):
-            writer.write(figure, x / width, 1 - (y + number * LINE_IN) / whole, line, color=colour, ha="center")
-
-    write(width / 2, _MARGIN, above)
-    for number, cell in enumerate(grid.cells):
-        row, column = divmod(number, across)
-        x, y = left + column * (cell_width + _GAP), top + row * row_height
-        at = x + (cell_width - drawn) / 2
-        for panel, size, title in zip(cell.panels, widths, grid.titles, strict=True):
-            if row == 0:
-                write(at + size / 2, top - LINE_IN, writer.lines(title, size, 1))
-            box = (at / width, 1 - (y + height) / whole, size / width, height / whole)
-            _draw_panel(figure.add_axes(box, xticks=[], yticks=[]), panel)
-            at += size + _INNER_GAP
-        write(x + cell_width / 2, y + height + 0.03, captions[number], "black")
-    write(width / 2, top + rows * row_height, below)
+    page = max(across * (width + _GAP), _LEAST_PAGE)
+    heading, notes = (wrapped(text, page - _GAP, 4) for text in (grid.heading, ". ".join(grid.notes)))
+    above = (len(heading) + any(grid.titles)) * LINE_IN + _GAP
+    whole = above + rows * (height + below) + len(notes) * LINE_IN
+    margin = (page - across * width - (across - 1) * _GAP) / 2 / page
+    with drawing("show") as figure_of:
+        figure = figure_of(figsize=(page, whole), facecolor="white")
+        figure.text(0.5, 1 - _GAP / 4 / whole, "\n".join(heading), color="0.35", ha="center", va="top")
+        figure.text(0.5, _GAP / 4 / whole, "\n".join(notes), color="0.35", ha="center", va="bottom")
+        edges = {"left": margin, "right": 1 - margin, "top": 1 - above / whole}
+        edges["bottom"] = (below + len(notes) * LINE_IN) / whole
+        places = figure.add_gridspec(rows, across, wspace=_GAP / width, hspace=below / height, **edges)
+        for number, (cell, caption) in enumerate(zip(grid.cells, captions, strict=True)):
+            place = places[divmod(number, across)]
+            box = place.get_position(figure)
+            figure.text((box.x0 + box.x1) / 2, box.y0 - 0.03 / whole, "\n".join(caption), ha="center", va="top")
+            if cell.panels:
+                axes = place.subgridspec(1, len(ratios), width_ratios=ratios, wspace=0.05).subplots(squeeze=False)[0]
+                for each, panel, title in zip(axes, cell.panels, grid.titles, strict=True):
+                    _draw_panel(each, panel)
+                    if number < across:
+                        each.set_title("\n".join(wrapped(title, width / len(ratios), 1)), color="0.35", pad=2)
     return Picture(figure, count)
-
-
-def _panel_sizes(grid: Grid) -> tuple[float, list[float]]:
-    """Returns the height of all panels, and the width of each panel of a cell, so that a cell fits on the page."""
-    if not grid.titles:
-        return 0.0, []
-    aspects = np.array([[_aspect(panel) for panel in cell.panels] for cell in grid.cells])
-    # A single wide image is made smaller rather than every cell wider.
-    widths = np.minimum(aspects.max(0), 1.5 * np.median(aspects, axis=0)).clip(0.35, 12)
-    room = _WIDEST - 2 * _MARGIN - _INNER_GAP * (len(widths) - 1)
-    height = float(min(np.clip(6 / math.sqrt(len(grid.cells)), *_HEIGHTS), room / widths.sum()))
-    return height, (widths * height).tolist()
 
 
 def _aspect(panel: Panel) -> float:
@@ -107,6 +88,7 @@ def _aspect(panel: Panel) -> float:
 
 
 def _draw_panel(axes: Any, panel: Panel) -> None:
+    axes.set(xticks=[], yticks=[])
     axes.spines[:].set(color="0.8", linewidth=0.6)
     if not isinstance(panel, Lines):
         axes.imshow(panel)

@@ -26,8 +26,8 @@ FEW: Final = 4
 _SIDE: Final = 512
 """Larger images are thinned out to about this number of pixels a side, because a cell of the picture has fewer."""
 _POINTS: Final = 2000
-_FULL_SCALES: Final = (255, 1023, 4095, 16383, 65535)
-"""The largest values of cameras with 8, 10, 12, 14 and 16 bits."""
+_USUAL_RANGES: Final = ((0, 1), (-1, 1), (0, 255), (0, 1023), (0, 4095), (0, 16383), (0, 65535))
+"""Black and white, also of cameras with 10, 12, 14 and 16 bits."""
 _BROKEN: Final = (255, 0, 255)
 """Magenta, for NaN and infinity."""
 _LABEL_NAMES: Final = ("label", "class", "target", "y", "category")
@@ -101,7 +101,7 @@ def arrange(elements: Elements, class_names: Sequence[str] | None) -> Grid:
             written.append((name, [str(int(each.argmax())) for each in arrays]))
         elif _are_written(arrays):
             written.append((name, [_text(each) for each in arrays]))
-        elif arrays[0].dtype.kind not in "biufc" or len(titles) == MOST_PANELS:
+        elif arrays[0].dtype.kind not in "biuf" or len(titles) == MOST_PANELS:
             left_out.append(name or "the leaf")
         else:
             panels, found = _panels(arrays, are_windows=elements.are_windows)
@@ -189,9 +189,6 @@ def _value(value: Any) -> str:
 
 
 def _panels(arrays: Sequence[Array], *, are_windows: bool) -> tuple[list[Panel], list[str]]:
-    if arrays[0].dtype.kind == "c":
-        panels, notes = _panels([np.abs(array) for array in arrays], are_windows=are_windows)
-        return panels, ["absolute values of complex numbers", *notes]
     if all(_is_drawn_as_lines(array) for array in arrays):
         return _lines(arrays)
     strips = [_frames(np.atleast_2d(array), is_window=are_windows) for array in arrays]
@@ -200,10 +197,7 @@ def _panels(arrays: Sequence[Array], *, are_windows: bool) -> tuple[list[Panel],
         places = [np.linspace(0, len(strip) - 1, min(len(strip), MOST_FRAMES)).round().astype(int) for strip in strips]
         strips = [[strip[place] for place in chosen] for strip, chosen in zip(strips, places, strict=True)]
         notes.append(f"{MOST_FRAMES} of {longest:,} frames, spread evenly")
-    for strip in strips:
-        side = _SIDE // (1 if len(strip) == 1 else 2)
-        steps = [max(1, max(frame.shape[:2]) // side) for frame in strip]
-        strip[:] = [frame[::step, ::step] for frame, step in zip(strip, steps, strict=True)]
+    strips = [[_thinned(frame) for frame in strip] for strip in strips]
     frames = [frame for strip in strips for frame in strip]
     scales: dict[Any, _Classes | _Scale] = {}
     for dtype in dict.fromkeys(frame.dtype for frame in frames):  # elements of a list may differ in dtype
@@ -211,6 +205,11 @@ def _panels(arrays: Sequence[Array], *, are_windows: bool) -> tuple[list[Panel],
         scales[dtype] = _Classes.of(alike) or _Scale(alike)
         notes += scales[dtype].notes
     return [_side_by_side([scales[frame.dtype].pixels(frame) for frame in strip]) for strip in strips], notes
+
+
+def _thinned(frame: Array) -> Array:
+    step = max(1, max(frame.shape[:2]) // _SIDE)
+    return frame[::step, ::step]
 
 
 def _is_drawn_as_lines(array: Array) -> bool:
@@ -283,10 +282,8 @@ class _Scale:
         low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
         self.low, self.high = _range(frames[0].dtype.kind, low, high)
         self.notes = []
-        if (self.low, self.high) not in ((0, 1), (0, 255), (-1, 1)):
+        if (self.low, self.high) not in _USUAL_RANGES[:3]:
             self.notes.append(f"black is {self.low:.4g}, white is {self.high:.4g}")
-        elif low < self.low or high > self.high:
-            self.notes.append(f"clipped to {self.low:.0f} to {self.high:.0f}: values are {low:.4g} to {high:.4g}")
         if broken := sum(frame.size for frame in frames) - finite.size:
             self.notes.append(f"{broken:,} values are NaN or infinite: magenta")
         # A fourth channel of zeros is no opacity. It would make everything invisible.
@@ -307,17 +304,13 @@ class _Scale:
 
 
 def _range(kind: str, low: float, high: float) -> tuple[float, float]:
-    """Returns the values of black and white: of a usual range that holds the data, or else the data's own."""
-    if kind == "b" or (kind == "f" and low >= 0 and high <= 1):
-        return 0.0, 1.0
-    if kind in "iu":
-        if low >= 0 and 32 <= high <= _FULL_SCALES[-1]:
-            return 0.0, float(next(full for full in _FULL_SCALES if high <= full))
-        return low, high  # masks of a few classes, differences, depths
-    if low >= -1 and high <= 1:
-        return -1.0, 1.0
-    if low >= -32 and 64 < high <= 288:  # cubic resizing overshoots
-        return 0.0, 255.0
+    """Returns the values of black and white: of a usual range that holds the data, or else the data's own.
+
+    Integers fill at least an eighth of it: masks of a few classes, and depths, do not.
+    """
+    for black, white in _USUAL_RANGES:
+        if black <= low and high <= white and (kind in "bf" or 8 * high >= white):
+            return black, white
     return low, high
 
 

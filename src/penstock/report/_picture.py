@@ -2,13 +2,13 @@
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
 from penstock.base import _atomic
 from penstock.base._units import size_text
-from penstock.report._fonts import LINE_IN, Writer, encoded
+from penstock.report._fonts import LINE_IN, drawing, encoded, wrapped
 from penstock.report._lanes import Lane, PlanStep, StepTime
 from penstock.report._units import an, ms, plural_of, share
 
@@ -35,15 +35,20 @@ class Box:
     """The share of its workers' time, 0 to 1, as a colour. None if it was not measured."""
     is_limit: bool = False
     is_dashed: bool = False
-    lines: list[str] = field(default_factory=list)
-    title_count: int = 0
-    """The number of lines of the title."""
     x: float = 0.0
+    """The left edge, once it is placed."""
     y: float = 0.0
+    """The upper edge, from the top down."""
+
+    @property
+    def lines(self) -> list[str]:
+        """The texts, broken into lines."""
+        texts = self.texts + ["this is the limit"] * self.is_limit
+        return [line for each in texts for line in wrapped(each, WIDTH - 2 * PADDING, 2)]
 
     @property
     def height(self) -> float:
-        """The height, known once the lines are."""
+        """The height of the lines, with what is around them."""
         return len(self.lines) * LINE_IN + 2 * PADDING
 
     @property
@@ -56,14 +61,6 @@ class Box:
         for each in self.inputs:
             yield from each.walk()
         yield self
-
-    def write(self, writer: Writer) -> None:
-        """Breaks the texts into lines."""
-        title, *facts = self.texts + ["this is the limit"] * self.is_limit
-        self.lines = writer.lines(title, WIDTH - 2 * PADDING, 2)
-        self.title_count = len(self.lines)
-        for fact in facts:
-            self.lines += writer.lines(fact, WIDTH - 2 * PADDING, 3)
 
     def place(self, left: float, bottom: float) -> None:
         """Places the box above `bottom`, and its inputs above it, from `left` on."""
@@ -132,19 +129,15 @@ class Boxes:
         return 1.0 if shares is None else 1 - shares.idle
 
 
-def lay_out(title: str, root: Box) -> tuple[Writer, list[str], float, float]:
-    """Places all boxes. Returns the writer, the lines of the title, and the width and height of the page."""
-    boxes = list(root.walk())
-    writer = Writer("report().save()", [*title.splitlines(), *(text for box in boxes for text in box.texts)])
+def lay_out(title: str, root: Box) -> tuple[list[str], float, float]:
+    """Places all boxes. Returns the lines of the title, and the width and height of the page."""
     width = max(_LEAST_WIDTH, root.span + 2 * MARGIN)
-    lines = [line for each in title.splitlines() for line in writer.lines(each, width - 2 * MARGIN, 6, indent=8)]
-    for box in boxes:
-        box.write(writer)
+    lines = [line for each in title.splitlines() for line in wrapped(each, width - 2 * MARGIN, 6, indent=8)]
     root.place((width - root.span) / 2, 0.0)
-    down = MARGIN + len(lines) * LINE_IN + GAP - min(box.y for box in boxes)
-    for box in boxes:
+    down = MARGIN + len(lines) * LINE_IN + GAP - min(box.y for box in root.walk())
+    for box in root.walk():
         box.y += down
-    return writer, lines, width, root.y + root.height + MARGIN
+    return lines, width, root.y + root.height + MARGIN
 
 
 def draw(title: str, root: Box) -> Any:
@@ -153,33 +146,25 @@ def draw(title: str, root: Box) -> Any:
     Raises:
         ImportError: Matplotlib is not installed.
     """
-    writer, lines, width, height = lay_out(title, root)
-    from matplotlib import colormaps
-    from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+    with drawing("report().save") as figure_of:
+        from matplotlib import colormaps
+        from matplotlib.patches import Rectangle
 
-    figure = writer.figure(width, height)
-    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
-    axes.set_axis_off()
-
-    for number, line in enumerate(lines):
-        writer.write(axes, MARGIN, MARGIN + number * LINE_IN, line)
-    for box in root.walk():
-        face = (1.0, 1.0, 1.0, 1.0) if box.share is None else colormaps["YlOrBr"](0.85 * box.share)
-        edge = {"edgecolor": "#AA3377", "linewidth": 2.2} if box.is_limit else {"edgecolor": "0.4", "linewidth": 0.8}
-        shape = FancyBboxPatch((box.x, box.y), WIDTH, box.height, "round,pad=0,rounding_size=0.06", facecolor=face)
-        shape.set(linestyle="--" if box.is_dashed and not box.is_limit else "-", **edge)
-        axes.add_patch(shape)
-        is_dark = 0.2126 * face[0] + 0.7152 * face[1] + 0.0722 * face[2] < 0.5  # luminance, as the eye sees it
-        for number, line in enumerate(box.lines):
-            font = {
-                "weight": "bold" if number < box.title_count else "normal",
-                "color": "white" if is_dark else "black",
-            }
-            writer.write(axes, box.x + PADDING, box.y + PADDING + number * LINE_IN, line, **font)
-        for each in box.inputs:
-            ends = (each.x + WIDTH / 2, each.y + each.height), (box.x + WIDTH / 2, box.y)
-            style = "-|>,head_length=3,head_width=1.8"
-            axes.add_patch(FancyArrowPatch(*ends, arrowstyle=style, color="0.35", shrinkA=0, shrinkB=0))
+        lines, width, height = lay_out(title, root)
+        figure = figure_of(figsize=(width, height), facecolor="white")
+        axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
+        axes.set_axis_off()
+        text = {"va": "top", "linespacing": 1.35 / 1.2}  # of fonts whose lines are 1.2 times their size apart
+        axes.text(MARGIN, MARGIN, "\n".join(lines), **text)
+        for box in root.walk():
+            face = "white" if box.share is None else colormaps["YlOrBr"](0.6 * box.share)  # no darker than text is read
+            edge = {"edgecolor": "#AA3377", "linewidth": 2.2} if box.is_limit else {"edgecolor": "0.4"}
+            line = "--" if box.is_dashed and not box.is_limit else "-"
+            axes.add_patch(Rectangle((box.x, box.y), WIDTH, box.height, facecolor=face, linestyle=line, **edge))
+            axes.text(box.x + PADDING, box.y + PADDING, "\n".join(box.lines), **text)
+            for each in box.inputs:
+                ends = (box.x + WIDTH / 2, box.y), (each.x + WIDTH / 2, each.y + each.height)
+                axes.annotate("", *ends, arrowprops={"arrowstyle": "-|>", "color": "0.35", "shrinkA": 0, "shrinkB": 0})
     return figure
 
 
