@@ -407,7 +407,7 @@ def test_inline_is_advised_for_batches_that_are_filled_as_fast_as_they_are_hande
     inline = "executor='inline' may be faster"
     assert inline in held(0.5).limit
     assert inline not in held(5).limit
-    assert inline not in replace(held(0.5), may_hold_gil=False).limit
+    assert inline not in held(0.5, may_hold_gil=False).limit
 
 
 @pytest.mark.parametrize(
@@ -417,16 +417,19 @@ def test_inline_workers_are_not_promised_to_fill_batches_that_are_filled_as_fast
     step_ms, may_hold_gil, are_promised
 ):
     inline = replace(held(step_ms, may_hold_gil=may_hold_gil), executor="inline", workers=0, may_hold_gil=False)
+    inline = replace(inline, lanes=tuple(replace(each, reach=None) for each in inline.lanes))
     assert inline.limit.startswith("step is the limit")
     assert bool(re.search("workers would (give|remove)", inline.limit)) is are_promised
     assert (
-        inline.limit.endswith("inline; workers would not help: handing such a batch over costs as much as filling it")
+        inline.limit.endswith("handing such a batch over costs as much as filling it, so more workers would not help")
     ) is not are_promised
 
 
 def test_the_gil_is_spoken_of_for_steps_of_the_user_alone() -> None:
-    assert "; more threads help if it releases the GIL" in held(50).limit
-    assert "GIL" not in held(50, may_hold_gil=False).limit
+    for may_hold_gil in (True, False):
+        said = held(50, may_hold_gil=may_hold_gil)
+        alone = replace(said, lanes=tuple(replace(each, workers=1) for each in said.lanes))
+        assert ("; more threads help if it releases the GIL" in alone.limit) == may_hold_gil
 
 
 @pytest.mark.parametrize(
@@ -440,11 +443,11 @@ def test_the_gil_is_spoken_of_for_steps_of_the_user_alone() -> None:
         ),
         (25, 8.0, 4, "; its threads share one CPU"),
         (96, 2.0, 2, "; more workers would not help, because all 2 CPUs are busy"),
-        (50, 1.0, 2, "; more threads help if it releases the GIL, executor='processes' in any case"),
-        (50, None, 2, "; more threads help if it releases the GIL"),
-        (70, 2.0, 2, "; more threads help if it releases the GIL"),
+        (50, 1.0, 2, "; more workers would not help, because all 2 CPUs are busy, while other programs have 1.0"),
+        (50, None, 2, "; its threads share one CPU"),
+        (70, 2.0, 2, "; more workers would not help, because all 2 CPUs are busy"),
         (20, 2.0, 2, "; 12 more workers would give 509 elements/s"),
-        (45, 1.0, 4, "; more threads help if it releases the GIL"),
+        (45, 1.0, 4, "; more workers would not help, because"),
         (100, 2.0, 1, "; more threads help if it releases the GIL"),
     ],
 )
@@ -683,21 +686,13 @@ def test_the_longest_wait_is_measured_without_that_for_the_first_batch(sleep: Ca
     assert (said.first_batch_s, said.longest_wait_s, said.wait_s) == pytest.approx((0.3, 0.1, 0.1))
 
 
-def test_threads_whose_waits_are_not_for_cpus_share_the_gil_beside_other_programs_too() -> None:
-    # Eight threads, of which at each time one is on a CPU, or waits for one: others have the CPUs.
-    step = StepTime("range(160)", 2, 160, 8.0)
-    lane = Lane("batch(16)", 8, False, 10, 8.0, 0.5, (step,), delay_s=0.5)
-    said = replace(report(lane, use_ms=1, wait_ms=99, workers=8, cpu_count=2), executor="threads", may_hold_gil=True)
-    assert "; its threads share one CPU, as Python does that holds the GIL" in replace(said, cpus=1.0).limit
-
-
 def test_more_processes_are_not_promised_where_handing_over_takes_the_time() -> None:
     step = StepTime("map(cut)", 1, 160, 0.004, may_hold_gil=True)
     short = Lane("batch(16)", 2, False, 10, 0.008, 0.006, (step,), "process", delay_s=0.0)
     limit = report(short, use_ms=0.1, wait_ms=0.9).limit
     assert limit.endswith(
-        "on 2 workers; executor='threads' may be faster, and more workers would not help: handing such a batch over "
-        "costs as much as filling it"
+        "on 2 workers; handing such a batch over costs as much as filling it, so more workers would not help, and "
+        "executor='threads' may be faster"
     )
 
 

@@ -29,20 +29,12 @@ LARGE_SHARE: Final = 1 / 3
 """The sentence names a single step of the consumer that takes a larger share of the time."""
 HANDING_OVER_S: Final = 1e-3
 """A batch that is filled in less, by code that holds the GIL, takes as long to go from thread to thread."""
-SIDE_BY_SIDE_SHARE: Final = 0.8
-"""Threads that compute for a larger share of their work do not wait for each other."""
 ONE_CPU: Final = (0.8, 1.2)
-"""The CPUs that threads use together if the GIL lets one run at a time. Threads that wait for a disk use fewer."""
-WAITING_SHARE: Final = 0.5
-"""Threads of which fewer than this number compute at a time wait for something else than the GIL."""
-COMPUTING_SHARE: Final = 0.25
-"""Workers that are on a CPU for a smaller part of the time that they want one only wake up to sleep again."""
-TWO_CPUS: Final = 1.6
-"""A program that had fewer CPUs shows nothing of its threads."""
+"""The CPUs that threads use together if the GIL lets one run at a time. Others use more, and those that wait, fewer."""
 MOST_ALIKE: Final = 4
 """The table has a line for each of at most this number of alike steps."""
-FEW_ELEMENTS: Final = (100, 16)
-"""Of fewer elements, in all or a worker, the first call of a function may take the most: it imports libraries."""
+FEW_ELEMENTS: Final = 100
+"""Of fewer elements the first call of a function may take the most: it imports libraries."""
 LEAST_OTHERS: Final = 0.1
 """Other programs are mentioned where they have more than this part of the CPUs."""
 
@@ -293,8 +285,7 @@ class Report:
 
     def _is_early(self, lane: Lane) -> bool:
         """Whether first calls may have taken most of the time: of functions, and of libraries that decode."""
-        few = max(FEW_ELEMENTS[0], FEW_ELEMENTS[1] * lane.at_once)
-        return self._given(lane)[0] < few
+        return self._given(lane)[0] < FEW_ELEMENTS
 
     def _remedy(self) -> str:
         now, count = self.workers or 1, self._model.advised()
@@ -311,41 +302,27 @@ class Report:
 
     def _remedy_for_python(self, lane: Lane, step: StepTime | None) -> str:
         """The remedy where the user's Python may hold the GIL. Empty where that does not take the time."""
-        # The delay is the kernel's count, and may be more than the lane measured.
-        is_short = max(lane.cpu_s, lane.wall_s - (lane.delay_s or 0.0)) < HANDING_OVER_S * lane.batches
-        is_apart = not self.workers or lane.reach == "process"
-        if is_short and is_apart and any(each.may_hold_gil for each in lane.steps):
-            faster = "executor='threads' may be faster, and " if self.workers else ""
-            workers = "more workers" if self.workers else "workers"
-            return f"{faster}{workers} would not help: handing such a batch over costs as much as filling it"
-        if not self.may_hold_gil:
+        if not any(each.may_hold_gil for each in lane.steps):
             return ""
-        if is_short:
-            return "handing such a batch over costs as much as filling it, so executor='inline' may be faster"
+        if lane.wall_s < HANDING_OVER_S * lane.batches:
+            nearer = {"process": "threads", "thread": "inline"}.get(lane.reach or "")
+            faster = f", and executor='{nearer}' may be faster" if nearer else ""
+            return f"handing such a batch over costs as much as filling it, so more workers would not help{faster}"
+        if lane.reach != "thread" or (step is not None and not step.may_hold_gil):
+            return ""
         if self._holds_gil(lane):
             return (
                 "its threads share one CPU, as Python does that holds the GIL: executor='processes' helps, more "
                 "threads do not"
             )
-        shares = lane.shares(self._batch_s)
-        is_parallel = shares and lane.at_once > 1 and shares.computing >= SIDE_BY_SIDE_SHARE * (1 - shares.idle)
-        waits = self._runnable(lane) < WAITING_SHARE or not _computes(lane)
-        if is_parallel or (lane.reach == "thread" and waits) or (step is not None and not step.may_hold_gil):
-            return ""
-        return "more threads help if it releases the GIL, executor='processes' in any case"
+        return "" if lane.at_once > 1 else "more threads help if it releases the GIL, executor='processes' in any case"
 
     def _holds_gil(self, lane: Lane) -> bool:
-        """Whether of threads that may hold the GIL one at a time is on a CPU, or waits for one."""
-        if not self.may_hold_gil or lane.reach != "thread" or lane.at_once < 2 or not lane.batches:
-            return False
-        if lane.delay_s is None and (self.cpus or 0.0) < TWO_CPUS:
+        """Whether of threads that may hold the GIL one at a time is on a CPU, and no other program has the others."""
+        if not self.may_hold_gil or lane.reach != "thread" or lane.at_once < 2 or not lane.batches or self._others:
             return False
         least, most = ONE_CPU
-        return least <= self._runnable(lane) <= most and _computes(lane)
-
-    def _runnable(self, lane: Lane) -> float:
-        """The workers of a lane that are on a CPU, or would be if there was one; on average."""
-        return (lane.cpu_s + (lane.delay_s or 0.0)) / lane.batches / self._batch_s
+        return least <= lane.cpu_s / lane.batches / self._batch_s <= most
 
     @property
     def _why_not_more(self) -> str:
@@ -559,11 +536,3 @@ class _Limit(NamedTuple):
     what: str
     cost: str
     advice: str = ""
-
-
-def _computes(lane: Lane) -> bool:
-    """Whether workers use the CPU that they wait for.
-
-    Workers that sleep want a CPU for moments, and beside other programs they wait longer for it than they use it.
-    """
-    return lane.cpu_s >= COMPUTING_SHARE * (lane.cpu_s + (lane.delay_s or 0.0))
