@@ -625,7 +625,7 @@ MISTAKES = [
     ),
     (
         "ps.from_arrays({'t': np.array(['a', 'b'])}).pack(4, lengths='t')",
-        "these are text. Count the tokens of each element: [len(tokens(e)) for e in ds].",
+        "Of text, count the tokens of each element: [len(tokens(e)) for e in ds].",
     ),
     (
         "ps.statistics(ps.from_arrays({'t': np.array(['a', 'b']), 'n': np.ones(2), 'm': np.ones(2)}))",

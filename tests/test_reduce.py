@@ -284,7 +284,7 @@ def test_a_file_that_others_may_have_written_is_refused(tmp_path: Path) -> None:
         ps.range(5).reduce(joined, (), path=path, executor="inline")
     os.mkdir(tmp_path / "open")
     (tmp_path / "open").chmod(0o777)
-    with pytest.raises(ps.SourceError, match=r"reduce\(\) cannot keep its result in .*: everybody can write"):
+    with pytest.raises(ps.SourceError, match=r"reduce\(\) cannot use .*: everybody can write"):
         ps.range(5).reduce(lambda state, x: 1 // 0, (), path=tmp_path / "open" / "x")
 
 

@@ -100,9 +100,19 @@ def test_statistics_are_kept_and_read_again(tmp_path: Path) -> None:
     ("ds", "options", "error", "message"),
     [
         (ps.from_arrays(np.array(["a", "b"])), {}, ps.SpecError, r"are of numbers, but element is \(\) <U1"),
-        (ps.from_arrays((X, Y)), {"axis": 2}, ps.ArgumentError, r"axis=2\): element\[0\] is .* without such an axis"),
+        (
+            ps.from_arrays((X, Y)),
+            {"axis": 2},
+            ps.ArgumentError,
+            r"axis=2\): element\[0\] is .*: axis 2 is out of bounds",
+        ),
         (ps.from_arrays(X).batch(64), {"axis": 0}, ps.ArgumentError, r"axis=0\): element is \(None, 2, 3\)"),
-        (ps.from_arrays(X), {"axis": "x"}, ps.ArgumentTypeError, r"axis='x'\): an integer is needed"),
+        (
+            ps.from_arrays(X),
+            {"axis": "x"},
+            ps.ArgumentTypeError,
+            r"axis='x'\): element is .* cannot be interpreted as an int",
+        ),
         (ps.range(0), {}, ps.ArgumentError, r"there is no value of which"),
         (ps.from_arrays(np.zeros((3, 0))), {}, ps.ArgumentError, r"there is no value of which"),
         (X, {}, ps.ArgumentTypeError, r"statistics\(\) takes a Dataset, and got an? .*array"),

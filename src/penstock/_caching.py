@@ -2,7 +2,6 @@
 
 import os
 import uuid
-from collections.abc import Callable
 from typing import Any, Final
 
 from penstock._loader import Loader, LoaderOptions
@@ -12,12 +11,9 @@ from penstock.plan._cache import Cache, CompleteCache, Whole
 from penstock.plan._cautions import reordering
 from penstock.plan._fingerprint import table
 from penstock.plan._node import Node, located, walk
-from penstock.report._progress import ProgressLine
+from penstock.report._progress import ProgressLine, Told
 from penstock.sources._cacheopen import OpenCacheFiles
 from penstock.sources.cache import CacheDirectory, CacheMemory
-
-Told = Callable[[int, int | None], None]
-"""`progress(done, total)`: elements so far, and in all if that is known."""
 
 _BATCH_NBYTES: Final = 4 << 20
 _BATCH_COUNT: Final = 256
@@ -145,11 +141,10 @@ def _fill(step: Cache, progress: Told | None, options: dict[str, Any]) -> None:
     plan = Bundle(step, count, drop_remainder=False) if count > 1 else step
     if step.length == 0:
         return
-    total, done = step.length if isinstance(step.length, int) else None, 0
-    with Loader(plan, LoaderOptions(**options)) as loader, ProgressLine("Keeping", total=total) as line:
+    total = step.length if isinstance(step.length, int) else None
+    with (
+        Loader(plan, LoaderOptions(**options)) as loader,
+        ProgressLine("Keeping", total=total, told=progress) as line,
+    ):
         for _ in loader:
-            done += count
-            if progress is None:
-                line.advance(count)
-            else:
-                progress(done if total is None else min(done, total), total)
+            line.advance(count)

@@ -72,20 +72,10 @@ def _is_mixed(node: Node) -> bool:
 
 def _checked(node: Node, call: str, lengths: Labels) -> npt.NDArray[Any]:
     known = values_of(node, call, lengths)
-    if known.dtype.kind == "f" and len(odd := np.flatnonzero(~np.isfinite(known))):
-        raise ArgumentError(
-            f"{call}: a length is an integer from 0 on, but that of element {odd[0]} is {known[odd[0]]}, and "
-            f"{len(odd)} such are there in all. Compute them, or leave these elements out."
-        )
-    if known.dtype.kind in "USO" and known.size:
-        raise ArgumentError(
-            f"{call}: lengths are integers from 0 on, and these are text. Count the tokens of each element: "
-            "[len(tokens(e)) for e in ds]."
-        )
     if known.dtype.kind not in "iu" and known.size:
         raise ArgumentError(
-            f"{call}: lengths are integers from 0 on, got {known.dtype}. If these are whole numbers, convert them: "
-            "np.asarray(lengths).astype(int)."
+            f"{call}: lengths are integers from 0 on, got {known.dtype}. Convert whole numbers: "
+            "np.asarray(lengths).astype(int). Of text, count the tokens of each element: [len(tokens(e)) for e in ds]."
         )
     if known.dtype.kind == "i" and known.min(initial=0) < 0:
         first = int(np.argmax(known < 0))

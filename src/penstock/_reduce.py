@@ -21,7 +21,7 @@ from penstock.plan._batch import Batch, is_object
 from penstock.plan._fingerprint import Step, change, table
 from penstock.plan._fold import Fold, dumped
 from penstock.plan._node import Node
-from penstock.report._progress import ProgressLine
+from penstock.report._progress import ProgressLine, Told
 from penstock.run._cpus import usable_cpu_count
 from penstock.run.pool._remote_error import unpickled
 
@@ -32,11 +32,8 @@ BLOCK_NBYTES: Final = 4 << 20
 BLOCK_COUNT: Final = 64
 """Neighbours that a worker folds into one state. Results depend on it, so it is the same everywhere."""
 _FORMAT: Final = "penstock result 1"
-_MOST_NBYTES: Final = 1 << 30
-"""A larger file holds no result of ours."""
 
 Function = Callable[[Any, Any], Any]
-Told = Callable[[int, int | None], None]
 
 
 def reduced(
@@ -66,15 +63,15 @@ def reduced(
     state = copy.deepcopy(initial)
     if node.length != 0:
         total = node.length if isinstance(node.length, int) else None
-        with ProgressLine("Reducing", total=total) as line:
+        with ProgressLine("Reducing", total=total, told=progress) as line:
             run = _in_order if combine is None else _side_by_side
-            state = run(fold, state, _Told(progress, line, total), options)
+            state = run(fold, state, line, options)
     if kept is not None:
         kept.save(state)
     return state
 
 
-def _in_order(fold: Fold, state: Any, progress: "_Told", options: dict[str, Any]) -> Any:
+def _in_order(fold: Fold, state: Any, line: ProgressLine, options: dict[str, Any]) -> Any:
     """Workers make elements, some at a time; they are folded here, one after the other."""
     source, number = fold.source, 0
     plan = _stacked(source)
@@ -84,12 +81,12 @@ def _in_order(fold: Fold, state: Any, progress: "_Told", options: dict[str, Any]
             for element in elements:
                 state = fold.step(state, element, 0, number)
                 number += 1
-            progress.advance(number)
+            line.advance(number - line.done)
             del batch, elements
     return state
 
 
-def _side_by_side(fold: Fold, state: Any, progress: "_Told", options: dict[str, Any]) -> Any:
+def _side_by_side(fold: Fold, state: Any, line: ProgressLine, options: dict[str, Any]) -> Any:
     """Workers fold blocks of neighbours; what they make of them is combined here, the first block first."""
     (combine,) = fold.combine
     assert combine is not None
@@ -97,9 +94,9 @@ def _side_by_side(fold: Fold, state: Any, progress: "_Told", options: dict[str, 
     options = {"prefetch": max(4, usable_cpu_count())} | options
     plan = replace(fold, size=BLOCK_COUNT)
     with _one_epoch(plan, options) as loader:
-        for number, block in enumerate(loader, 1):
+        for block in loader:
             state = combine(state, unpickled(bytes(block)))
-            progress.advance(number * BLOCK_COUNT)
+            line.advance(BLOCK_COUNT)
     return state
 
 
@@ -122,22 +119,6 @@ def _rows(batch: _tree.Tree) -> Iterator[_tree.Tree]:
     leaves, structure = _tree.flatten(batch)
     for row in range(len(leaves[0])):
         yield structure.unflatten([copied(leaf[row]) if leaf.dtype.names else leaf[row] for leaf in leaves])
-
-
-@final
-class _Told:
-    """Tells how far it is: the caller's function, or a line on the terminal."""
-
-    def __init__(self, told: Told | None, line: ProgressLine, total: int | None) -> None:
-        self._told, self._line, self._total = told, line, total
-
-    def advance(self, done: int) -> None:
-        """So many elements are folded; a last block counts as a full one."""
-        done = done if self._total is None else min(done, self._total)
-        if self._told is None:
-            self._line.advance(done - self._line.done)
-        else:
-            self._told(done, self._total)
 
 
 @final
@@ -165,27 +146,24 @@ class _Kept:
         """Returns what is kept, as a tuple of it; None if nothing is, or of another dataset.
 
         Raises:
-            SourceError: Another user may have written the file, or may write in its folder.
+            SourceError: Another user may have written the file, or may write in its folder; or it cannot be read.
         """
         try:
             require_safe(os.path.dirname(self._path))
-        except OSError as error:
-            raise SourceError(f"reduce() cannot keep its result in {self._path}: {error.strerror or error}.") from error
-        try:
             if not os.path.lexists(self._path):
                 return None
             require_own_file(self._path)
             with open(self._path, "rb") as file:
-                data = file.read(_MOST_NBYTES + 1)
+                data = file.read()
         except OSError as error:
             raise SourceError(f"reduce() cannot use {self._path}: {error.strerror or error}.") from error
         try:
-            kept: Any = json.loads(data) if len(data) <= _MOST_NBYTES else None
+            kept = json.loads(data)
             if kept["format"] != _FORMAT:
-                raise ValueError
+                raise ValueError(kept["format"])
             before = [Step(label, count, dict(parts)) for label, count, parts in kept["steps"]]
             result = _read(kept["result"])
-        except (ValueError, TypeError, KeyError, IndexError, RecursionError, AttributeError, OverflowError):
+        except Exception:  # of any type, for another file
             raise SourceError(
                 f"{self._path} holds no result of reduce(), and is not overwritten. Give another path, or delete it."
             ) from None

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib.array_utils import normalize_axis_tuple
 
 from penstock._dataset import Dataset
 from penstock.base import _tree
-from penstock.base._arguments import as_int
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SpecError, type_of
 from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
@@ -146,28 +146,28 @@ def _moments(leaf: Any, kept: tuple[int, ...]) -> tuple[Any, ...]:
 
 
 def _require_numbers(element: Tree, leaves: list[ArraySpec], structure: Any) -> None:
-    odd = [place for place, leaf in zip(_tree.paths(structure), leaves, strict=True) if leaf.dtype.kind not in "biuf"]
-    if not odd:
-        return
-    cure = "map(lambda element: element[0])"
-    if isinstance(element, dict):
-        names = [name for name, part in element.items() if isinstance(part, ArraySpec) and part.dtype.kind in "biuf"]
-        cure = f"select({', '.join(map(repr, names))})"
-    leaf = leaves[_tree.paths(structure).index(odd[0])]
-    raise SpecError(f"statistics() are of numbers, but element{odd[0]} is {leaf}. Leave it out: {cure}.")
+    for place, leaf in zip(_tree.paths(structure), leaves, strict=True):
+        if leaf.dtype.kind not in "biuf":
+            cure = "map(lambda element: element[0])"
+            if isinstance(element, dict):
+                numbers = [
+                    name for name, part in element.items() if isinstance(part, ArraySpec) and part.dtype.kind in "biuf"
+                ]
+                cure = f"select({', '.join(map(repr, numbers))})"
+            raise SpecError(f"statistics() are of numbers, but element{place} is {leaf}. Leave it out: {cure}.")
 
 
 def _kept_axes(leaf: ArraySpec, place: str, axis: int | Iterable[int] | None) -> tuple[int, ...]:
     """The axes of a leaf that are kept, from 0 on; none of a single number."""
     if axis is None or not leaf.shape:
         return ()
-    numbers = [as_int(each) for each in (axis if isinstance(axis, Iterable) else (axis,))]
-    rank = len(leaf.shape)
-    if None in numbers:
-        raise ArgumentTypeError(f"statistics(axis={axis!r:.80}): an integer is needed, or some.")
-    kept = tuple(number % rank for number in numbers if number is not None and -rank <= number < rank)
-    if len(kept) < len(numbers) or any(leaf.shape[number] is None for number in kept):
-        raise ArgumentError(
-            f"statistics(axis={axis!r:.80}): element{place} is {leaf}, without such an axis of one size."
-        )
+    where = f"statistics(axis={axis!r:.80}): element{place} is {leaf}"
+    try:
+        kept: tuple[int, ...] = normalize_axis_tuple(axis, len(leaf.shape))
+    except TypeError as error:
+        raise ArgumentTypeError(f"{where}: {error}.") from None
+    except ValueError as error:
+        raise ArgumentError(f"{where}: {error}.") from None
+    if any(leaf.shape[number] is None for number in kept):
+        raise ArgumentError(f"{where}, without such an axis of one size.")
     return kept

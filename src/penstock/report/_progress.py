@@ -7,9 +7,13 @@ import contextlib
 import logging
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, Final, Self, final
 
 _log = logging.getLogger("penstock")
+
+Told = Callable[[int, int | None], None]
+"""`progress(done, total)`: elements so far, and in all if that is known."""
 
 FIRST_S: Final = 0.5
 """Shorter work shows nothing."""
@@ -24,6 +28,11 @@ class ProgressLine:
     The bar appears after half a second and is removed at the end. Elsewhere the log has a line every half minute, at
     level INFO. One thread advances it. An error of the terminal is not raised.
 
+    Args:
+        title: What is done.
+        total: How many elements there are, if that is known.
+        told: Called in place of all that, with the elements so far and `total`.
+
     Example:
         >>> with ProgressLine("Keeping", total=3) as progress:
         ...     progress.advance(2)
@@ -31,9 +40,9 @@ class ProgressLine:
         2
     """
 
-    def __init__(self, title: str, *, total: int | None = None) -> None:
+    def __init__(self, title: str, *, total: int | None = None, told: Told | None = None) -> None:
         self.done = 0
-        self._title, self._total = title, total
+        self._title, self._total, self._told = title, total, told
         self._is_shown = _is_shown()
         self._bar: Any = None
         self._due_at = time.monotonic() + FIRST_S
@@ -51,7 +60,9 @@ class ProgressLine:
         self.done += count
         now = time.monotonic()
         done = min(self.done, self._total or self.done)  # the last batch may be counted as a full one
-        if self._bar is not None:
+        if self._told is not None:
+            self._told(done, self._total)
+        elif self._bar is not None:
             self._bar.update(done - self._bar.n)
         elif self._is_shown and now >= self._due_at:
             self._bar = _bar(self._title, self._total, done)
