@@ -475,7 +475,7 @@ def test_a_zip_of_datasets_in_one_order_is_packed_and_of_two_orders_is_refused()
         ),
         (
             lambda ds: ds.pack(16, lengths=np.where(LENGTHS == 5, np.nan, LENGTHS)),
-            r"got float64\. Convert whole",
+            r"lengths are integers from 0 on, got float64",
         ),
         (lambda ds: ds.bucket_by_length(lengths=LENGTHS * 1.0, batch_size=2), r"got float64\. Convert whole"),
         (
