@@ -625,8 +625,8 @@ def test_files_may_lack_rows_or_columns_and_one_line_of_the_log_says_so(tmp_path
     assert [float(ds[index]["x"]) for index in (2, 0, 1)] == [2.5, 1, 2]
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith(f"from_{kind}(): files differ. ")
-    assert f"1.{kind} has column 'x' as int64, read as float64" in line
-    assert f"1.{kind} has no column 'y'" in line or f"2 files, such as {tmp_path}/0.{kind}, have no column 'y'" in line
+    assert f"1.{kind} has column 'x' as int64, read as double" in line
+    assert "has no column 'y'" in line
 
 
 def test_types_are_kept_with_the_index_and_made_again_if_it_is_damaged(tmp_path, monkeypatch):

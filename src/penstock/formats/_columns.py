@@ -9,8 +9,7 @@ A null is an error, unless there is a value that stands in for it (`fill`). A li
 import math
 import mmap
 from collections.abc import Iterator
-from itertools import pairwise
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
@@ -190,9 +189,43 @@ class Column:
         out[rows] = self._values[indices]
 
 
+class _Piece(NamedTuple):
+    """The values of neighbouring rows, in the form in which rows are read fastest."""
+
+    values: Any
+    """An Arrow array; or of byte strings and of lists of values of one shape, these end to end as an array."""
+    bounds: npt.NDArray[Any] | None = None
+    """Where each row begins in such an array, and the end of the last."""
+    places: npt.NDArray[Any] | None = None
+    """The number of each row's value, where several rows share one, as in a dictionary of Arrow.
+
+    Text is never repeated in memory: a small file may repeat a long one very often."""
+
+    @classmethod
+    def of(cls, values: Any, spec: ArraySpec) -> "_Piece":
+        """The form of values without nulls."""
+        kind = values.type
+        if kinds.is_dictionary(kind):
+            return cls.of(values.dictionary, spec)._replace(places=numbers(values.indices))
+        if is_binary(kind) and spec.dtype.itemsize:
+            _, bounds, data = values.buffers()
+            dtype = np.int64 if kinds.is_large_binary(kind) else np.int32
+            # An array without values may have no bounds. A buffer is as long as its file says, so it may have more.
+            count = values.offset + len(values) + 1
+            found = np.frombuffer(bounds, dtype, count)[values.offset :] if len(values) else np.zeros(1, dtype)
+            return cls(np.frombuffer(data or b"", np.uint8), found)
+        if is_list(kind) and spec.dtype.itemsize and None not in spec.shape[1:]:
+            return cls(numbers(values.values, spec.shape[1:]), numbers(values.offsets))
+        return cls(values)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self if part is not None)
+
+
 @final
 class Ragged:
-    """The values of some rows, each of any size, in the Arrow arrays in which they were decoded.
+    """The values of some rows, each of any size, in the pieces in which they were decoded.
 
     Args:
         spec: The spec of a row. Text and byte strings become Python objects when they are read.
@@ -202,7 +235,7 @@ class Ragged:
     source: None = None
     """See `Column.source`: values of any size are no memory to copy."""
 
-    def __init__(self, spec: ArraySpec, *pieces: Any) -> None:
+    def __init__(self, spec: ArraySpec, *pieces: _Piece) -> None:
         self._spec, self._pieces, self._firsts = spec, list(pieces), [0] * len(pieces)
 
     @property
@@ -229,15 +262,32 @@ class Ragged:
         numbers = np.searchsorted(self._firsts, indices, "right") - 1
         for number in np.unique(numbers).tolist():
             mine = np.flatnonzero(numbers == number)
-            values = taken(self._pieces[number], indices[mine] - self._firsts[number])
+            piece, places = self._pieces[number], indices[mine] - self._firsts[number]
             try:
-                if not self._spec.shape:
-                    out[rows[mine]] = _texts(values)
-                    continue
-                for row, value in zip(rows[mine].tolist(), _arrays(values, self._spec), strict=True):
-                    out[row] = value
+                self._put(piece, places, out, rows[mine])
             except RowError as error:
                 error.row = int(mine[error.row])
+                raise
+
+    def _put(self, piece: _Piece, places: Integers, out: npt.NDArray[Any], rows: Integers) -> None:
+        values, bounds, shared = piece
+        if shared is not None:
+            places = shared[places]
+        if bounds is not None:
+            limits = bounds[places].tolist(), bounds[places + 1].tolist()
+            for row, start, stop in zip(rows.tolist(), *limits, strict=True):
+                out[row] = values[start:stop].copy()
+        elif self._spec.shape:
+            for row, value in zip(rows.tolist(), _arrays(taken(values, places), self._spec), strict=True):
+                out[row] = value
+        elif shared is None:
+            out[rows] = _texts(taken(values, places))
+        else:
+            words, numbers = np.unique(places, return_inverse=True)
+            try:
+                out[rows] = np.array(_texts(taken(values, words)), object)[numbers]
+            except RowError as error:
+                error.row = int(np.argmax(numbers == error.row))
                 raise
 
 
@@ -254,21 +304,14 @@ def taken(values: Any, rows: Integers) -> Any:
     return values.take(pa.array(rows))
 
 
-def _texts(values: Any) -> Any:
-    """Texts or byte strings as Python's. One that rows share is one object.
+def _texts(values: Any) -> list[Any]:
+    """Texts or byte strings as Python's.
 
     Raises:
         RowError: One is no text.
     """
-    if kinds.is_dictionary(values.type):
-        places, shared = np.unique(numbers(values.indices), return_inverse=True)
-        try:
-            return np.array(_texts(values.dictionary.take(pa.array(places))), object)[shared]
-        except RowError as error:
-            error.row = int(np.argmax(shared == error.row))
-            raise
     try:
-        return values.to_pylist()
+        return values.to_pylist()  # type: ignore[no-any-return]
     except UnicodeDecodeError:
         for row, value in enumerate(values):
             try:
@@ -282,21 +325,11 @@ def _texts(values: Any) -> Any:
 
 
 def _arrays(values: Any, spec: ArraySpec) -> Iterator[npt.NDArray[Any]]:
-    """Yields lists or byte strings as arrays.
+    """Yields lists as arrays.
 
     Raises:
         RowError: One is no array.
     """
-    if kinds.is_dictionary(values.type):
-        values = values.dictionary_decode()
-    if spec.dtype.itemsize and None not in spec.shape[1:]:
-        if is_binary(values.type):
-            sizes, inner = pc.binary_length(values), np.frombuffer(values.buffers()[2] or b"", np.uint8)
-        else:
-            sizes, inner = values.value_lengths(), numbers(values.flatten(), spec.shape[1:])
-        for start, stop in pairwise([0, *np.cumsum(numbers(sizes)).tolist()]):
-            yield inner[start:stop].copy()
-        return
     for row, value in enumerate(values):
         try:
             yield _array(value.values, spec)
@@ -497,7 +530,7 @@ def _type_for(kind: Any, spec: ArraySpec) -> Any:
 def is_viewed(kind: Any, spec: ArraySpec) -> bool:
     """Whether the values of a column stay where they are."""
     value = inmost(kind)
-    is_unpacked = spec.is_bounded and (kinds.is_boolean(value) or kinds.is_date(value))
+    is_unpacked = kinds.is_boolean(value) or kinds.is_date(value)
     return bool(_type_for(kind, spec) == kind) and not is_unpacked
 
 
@@ -517,7 +550,7 @@ def column_of(values: Any, spec: ArraySpec, name: str = "", first: int = 0) -> C
         if spec.dtype.itemsize and None not in spec.shape:
             return Column(numbers(values, spec.shape))
         _require_whole(values)
-        return Ragged(spec, values)
+        return Ragged(spec, _Piece.of(values, spec))
     except RowError as error:
         error.column, error.row = name, error.row + first
         if isinstance(error, NullError):
