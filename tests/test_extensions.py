@@ -185,10 +185,11 @@ def test_type_checkers_see_what_is_found_at_run_time(face: ModuleType, group: st
     parts = [each for each in ast.parse(Path(str(face.__file__)).read_text()).body if isinstance(each, ast.If)]
     (block,) = [each for each in parts if ast.unparse(each.test) == "_typing.TYPE_CHECKING"]
     shown = {
-        name.name: f"{each.module}:{name.name}"
+        name: f"{each.module}:{name}"
         for each in block.body
         if isinstance(each, ast.ImportFrom)
-        for name in each.names
+        for alias in each.names
+        for name in ([alias.name] if alias.name != "*" else importlib.import_module(str(each.module)).__all__)
     }
     for folder in ("audio", "image"):
         shown.pop(folder, None)

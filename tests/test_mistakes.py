@@ -577,11 +577,11 @@ MISTAKES = [
     ),
     (
         'ps.image_dataset_from_directory("pets", label_mode="one-hot")',
-        "image_dataset_from_directory(label_mode='one-hot'): one of 'int', 'categorical', 'binary'.",
+        "image_dataset_from_directory(label_mode=) is 'one-hot'. It is one of 'int', 'categorical', 'binary'.",
     ),
     (
         'ps.image_dataset_from_directory("pets", image_size=(1, 2, 3))',
-        "image_dataset_from_directory(image_size=(1, 2, 3)): it is (height, width).",
+        "It is two integers of at least 1, (height, width): (180, 180).",
     ),
     (
         'ps.image_dataset_from_directory("pets", validation_split=0.01, subset="training", seed=1, verbose=False)',

@@ -124,15 +124,12 @@ def _places(verb: str, labels: npt.NDArray[Any], names: tuple[str, ...]) -> npt.
             f"{verb}(class_names=...) goes with one text or integer a file, but labels are {labels.dtype} of shape "
             f"{labels.shape}."
         )
-    places: dict[Any, int] = {name: place for place, name in enumerate(names)}
-    if labels.dtype.kind != "U":
-        places = {place: place for place in range(len(names))}
+    known = names if labels.dtype.kind == "U" else range(len(names))
+    places: dict[Any, int] = {label: place for place, label in enumerate(known)}
     found, where = np.unique(labels, return_inverse=True)
-    strangers = [label for label in found.tolist() if label not in places]
-    values = np.array([places.get(label, -1) for label in found.tolist()], np.int32)[where]
-    if strangers:
+    if strangers := [label for label in found.tolist() if label not in places]:
         raise ArgumentError(
             f"{verb}(): the label {strangers[0]!r} is none of the {len(names):,} class_names. Add it there, or leave "
             "out its files."
         )
-    return values
+    return np.array([places[label] for label in found.tolist()], np.int32)[where]

@@ -5,13 +5,14 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock._dataset import Dataset, integer
 from penstock._image_labels import LabelMode, encoded, given_labels, labels_by_path, named_labels
+from penstock.base._arguments import check_choice, checked_size
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, no_path, type_of
 from penstock.base._files import is_folder
 from penstock.base._positions import require_order
@@ -163,9 +164,9 @@ def image_dataset_from_directory(  # type: ignore[misc]  # it does not take all 
     options, cache = StorageOptions.of(verb, storage_options), DiskCache.of(verb, cache)
     paths = _listing.below(root, options) if _remote.is_remote(root) else None
     if label_mode is not None:
-        _require_one_of(verb, "label_mode", label_mode, LabelMode)
+        check_choice(f"{verb}(label_mode=)", label_mode, LabelMode)
     if subset is not None:
-        _require_one_of(verb, "subset", subset, Subset)
+        check_choice(f"{verb}(subset=)", subset, Subset)
     if image_size is None:
         raise ArgumentError(
             f"{verb}() needs an image_size: all images of a batch have one. Images as large as their files: "
@@ -176,7 +177,7 @@ def image_dataset_from_directory(  # type: ignore[misc]  # it does not take all 
     fit = _fit(verb, crop_to_aspect_ratio, pad_to_aspect_ratio)
     decoding = _decoding(verb, image_size, color_mode, interpolation, fit, data_format, decode, dtype)
     _require_split(verb, validation_split, subset, shuffle, seed)
-    key = _seed(verb, seed)
+    key = integer(verb, "seed", 0 if seed is None else seed)
 
     is_inferred = isinstance(labels, str)
     if is_inferred and labels != "inferred":
@@ -336,8 +337,11 @@ def _decoding(
             data_format = sys.modules["keras"].config.image_data_format()
     if size is None and (fit != "stretch" or decode == "fast"):
         raise ArgumentError(f"{verb}() needs an image_size to crop, pad or decode for.")
+    if size is not None:
+        sides = np.asarray(size).tolist()
+        size = checked_size([sides, sides] if isinstance(sides, int) else sides, f"{verb}(image_size=)")
     return Decoding(
-        _size(verb, size),
+        size,
         color_mode=color_mode,
         interpolation=interpolation,
         fit=fit,
@@ -345,30 +349,6 @@ def _decoding(
         dtype=np.dtype(dtype),
         data_format=data_format,
     )
-
-
-def _require_one_of(verb: str, name: str, value: object, choices: Any) -> None:
-    if value not in get_args(choices):
-        raise ArgumentError(f"{verb}({name}={value!r}): one of {', '.join(map(repr, get_args(choices)))}.")
-
-
-def _size(verb: str, size: Any) -> tuple[int, int] | None:
-    if size is None:
-        return None
-    if isinstance(size, np.ndarray):
-        size = size.tolist()
-    sides = (size, size) if hasattr(size, "__index__") else size
-    if not isinstance(sides, (tuple, list)) or len(sides) != 2:
-        raise ArgumentError(f"{verb}(image_size={size!r}): it is (height, width).")
-    height, width = (integer(verb, "image_size", side, least=1) for side in sides)
-    return height, width
-
-
-def _seed(verb: str, seed: int | None) -> int:
-    number = integer(verb, "seed", 0 if seed is None else seed)
-    if not 0 <= number < 1 << 32:
-        raise ArgumentError(f"{verb}(seed={number}): from 0 up to 2**32 - 1.")
-    return number
 
 
 def _require_split(verb: str, part: Any, subset: object, shuffle: bool, seed: object) -> None:
@@ -431,12 +411,10 @@ def _parts(
 _unpaired: Final[dict[tuple[Any, ...], tuple[set[tuple[str, float]], set[tuple[str, float]]]]] = {}
 """For each list of files: how parts for validation, and for training, were cut off, while the other was not. It decides
 about a line in the log, and about nothing else."""
-_told: Final[set[tuple[Any, ...]]] = set()
-"""The lists of files, and the cuts of them, about which there was a line."""
 
 
 def _caution_apart(verb: str, place: tuple[Any, ...], is_training: bool, cut: tuple[str, float]) -> None:
-    """Cautions, once, about the second part of files in another order than the first: they have files in common."""
+    """Cautions about the second part of files in another order than the first: they have files in common."""
     parts = _unpaired.setdefault(place, (set(), set()))
     others = parts[not is_training]
     sign = 1 if is_training else -1
@@ -447,21 +425,19 @@ def _caution_apart(verb: str, place: tuple[Any, ...], is_training: bool, cut: tu
     if not others:
         parts[is_training].add(cut)
         return
-    if (place, is_training, cut) not in _told:
-        _told.add((place, is_training, cut))
-        names = "validation", "training"
-        _log.warning(
-            "%s(subset=%r, %s, validation_split=%g) and the call before, with subset=%r, %s, have files of %s in "
-            "common. If you train on one and validate on the other, take both parts from one call, train, val = "
-            "image_dataset_from_directory(..., subset='both'), whose second part is not shuffled; or give both calls "
-            "the same shuffle, seed and validation_split.",
-            verb,
-            names[is_training],
-            *cut,
-            names[not is_training],
-            ", or ".join(f"{words}, validation_split={part:g}" for words, part in sorted(others)),
-            place[0],
-        )
+    names = "validation", "training"
+    _log.warning(
+        "%s(subset=%r, %s, validation_split=%g) and the call before, with subset=%r, %s, have files of %s in "
+        "common. If you train on one and validate on the other, take both parts from one call, train, val = "
+        "image_dataset_from_directory(..., subset='both'), whose second part is not shuffled; or give both calls "
+        "the same shuffle, seed and validation_split.",
+        verb,
+        names[is_training],
+        *cut,
+        names[not is_training],
+        ", or ".join(f"{words}, validation_split={part:g}" for words, part in sorted(others)),
+        place[0],
+    )
     others.clear()  # a later pair of calls is looked at for itself
 
 

@@ -10,7 +10,7 @@ from penstock.image import Resizing, resize
 from penstock.image._resize import nearest, taps
 
 INTERPOLATIONS = ["bilinear", "nearest", "bicubic", "area", "lanczos3", "lanczos5", "gaussian", "mitchellcubic"]
-KERNELS = [name for name in INTERPOLATIONS if name != "nearest"]
+KERNELS = [name for name in INTERPOLATIONS if name not in ("nearest", "bilinear")]  # bilinear is OpenCV's
 RAMP = np.arange(8, dtype=np.float32)[:, None] * 10 + np.arange(6, dtype=np.float32)
 
 

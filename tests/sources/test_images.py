@@ -214,25 +214,23 @@ def test_verbose_says_what_was_found(
         ({"class_names": ["cats", "birds"]}, r"of the folders in .*pets, which are \['cats', 'dogs'\]"),
         ({"labels": [2**40] * 14}, "are kept as int32, but are up to 1099511627776"),
         ({"class_names": ["cats", "cats"]}, "each once"),
-        ({"label_mode": "sparse"}, "label_mode='sparse'.: one of 'int', 'categorical', 'binary'"),
+        ({"label_mode": "sparse"}, r"label_mode=\) is 'sparse'. It is one of 'int', 'categorical', 'binary'"),
         ({"color_mode": "bgr"}, "color_mode is 'bgr'. It is one of 'grayscale', 'rgb', 'rgba'"),
         ({"interpolation": "cubic"}, "interpolation is 'cubic'. It is one of 'bilinear'"),
         ({"data_format": "last"}, "data_format is 'last'"),
         ({"decode": "quick"}, "decode is 'quick'. It is one of 'exact', 'fast'"),
         ({"dtype": "int8"}, "dtype is int8"),
-        ({"image_size": (12, 16, 3)}, r"image_size=\(12, 16, 3\).: it is \(height, width\)"),
-        ({"image_size": (0, 16)}, "image_size=0.: it must be at least 1"),
+        ({"image_size": (12, 16, 3)}, r"image_size=\) is \[12, 16, 3\]. It is two integers of at least 1"),
+        ({"image_size": (0, 16)}, r"image_size=\) is \[0, 16\]. It is two integers of at least 1"),
         ({"image_size": None}, "needs an image_size"),
         ({"batch_size": 0}, "batch_size=0.: it must be at least 1"),
         ({"crop_to_aspect_ratio": True, "pad_to_aspect_ratio": True}, "do not go together"),
         ({"validation_split": 0.2}, "give both or none"),
         ({"subset": "training"}, "give both or none"),
         ({"validation_split": 1.5, "subset": "training", "seed": 1}, "above 0 and below 1"),
-        ({"validation_split": 0.2, "subset": "test", "seed": 1}, "subset='test'.: one of"),
+        ({"validation_split": 0.2, "subset": "test", "seed": 1}, r"subset=\) is 'test'. It is one of"),
         ({"validation_split": 0.2, "subset": "training"}, "needs a seed"),
         ({"validation_split": 0.05, "subset": "training", "seed": 1}, "that part of 12 files is no whole file"),
-        ({"seed": 2**32}, r"from 0 up to 2\*\*32 - 1"),
-        ({"seed": -1}, r"from 0 up to 2\*\*32 - 1"),
         ({"extensions": ".png"}, "several, each with its dot"),
         ({"extensions": [".webp"]}, "no file in .*pets ends in .webp. Its folders are the classes"),
     ],
@@ -240,6 +238,12 @@ def test_verbose_says_what_was_found(
 def test_mistakes_are_said_at_the_call(pets: Path, options: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ps.ArgumentError, match=complaint):
         of(pets, **options)
+
+
+@pytest.mark.parametrize("seed", [2**32, -1])
+def test_a_seed_is_one_that_numpy_takes(pets: Path, seed: int) -> None:
+    with pytest.raises(ValueError, match=r"Seed must be between 0 and 2\*\*32 - 1"):
+        of(pets, seed=seed)
 
 
 def test_directory_that_is_not_there_is_said_at_the_call(tmp_path: Path) -> None:
@@ -254,7 +258,7 @@ def test_numbers_may_be_numpys_but_not_text(pets: Path) -> None:
     with pytest.raises(ps.ArgumentTypeError, match=r"validation_split=\.\.\.\) takes a number, got a str"):
         of(pets, validation_split="0.2", subset="both", seed=1)
     assert of(pets, image_size=np.array((12, 16)), batch_size=None)[0][0].shape == (12, 16, 3)
-    with pytest.raises(ps.ArgumentError, match=r"it is \(height, width\)"):
+    with pytest.raises(ps.ArgumentError, match=r"two integers of at least 1, \(height, width\)"):
         of(pets, image_size=np.zeros(3, int))
 
 

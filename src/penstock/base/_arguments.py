@@ -16,7 +16,7 @@ import os
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
 from numbers import Real
-from typing import Any, ClassVar, Final, NoReturn, TypeVar
+from typing import Any, ClassVar, Final, NoReturn, TypeVar, get_args
 
 import numpy as np
 
@@ -106,14 +106,22 @@ def items_of(value: Any) -> list[Any] | None:
     return list(items)
 
 
-def checked_size(size: object) -> tuple[int, int]:
+def check_choice(what: str, value: object, literal: Any) -> None:
+    """Refuses a value that is not in a `Literal`."""
+    if value not in get_args(literal):
+        raise ArgumentError(f"{what} is {value!r}. It is one of {', '.join(map(repr, get_args(literal)))}.")
+
+
+def checked_size(size: object, what: str = "size") -> tuple[int, int]:
     """Returns a height and width as plain ints, or raises an error."""
     sides = [as_int(each) for each in size] if isinstance(size, (tuple, list)) else [None]
     numbers = [number for number in sides if number is not None]
     if len(numbers) < len(sides):
-        raise ArgumentTypeError(f"size is {size!r}, {type_of(size)}. It is two integers, (height, width): (180, 180).")
+        raise ArgumentTypeError(
+            f"{what} is {size!r}, {type_of(size)}. It is two integers, (height, width): (180, 180)."
+        )
     if len(numbers) != 2 or min(numbers) < 1:
-        raise ArgumentError(f"size is {size!r}. It is two integers of at least 1, (height, width): (180, 180).")
+        raise ArgumentError(f"{what} is {size!r}. It is two integers of at least 1, (height, width): (180, 180).")
     return numbers[0], numbers[1]
 
 

@@ -36,7 +36,6 @@ def source(directory: str | os.PathLike[str], part: Any, groups: Any) -> "Etlcdb
     if not isinstance(directory, (str, os.PathLike)):
         raise ArgumentTypeError(f"from_etlcdb() needs a directory, got {type_of(directory)}.")
     path = os.path.abspath(directory)
-    wanted = _part(part)
     chosen = _groups(groups)
     parts, tables = _etlfiles.look(path)
     if not parts:
@@ -45,16 +44,12 @@ def source(directory: str | os.PathLike[str], part: Any, groups: Any) -> "Etlcdb
             "ETL1C_01, ETL8B2C1 or ETL9G_01, without an ending; files such as ETL8INFO and archives are passed over. "
             "Unpack what was downloaded, and give the folder that it is in."
         )
-    there = ", ".join(sorted(parts))
-    if wanted is None:
-        if len(parts) > 1:
-            raise ArgumentError(
-                f"{path} holds several parts of the database: {there}. Their images differ in size or in levels, so a "
-                f'dataset is of one part: part="{min(parts)}".'
-            )
-        (wanted,) = parts
-    elif wanted not in parts:
-        raise SourceError(f"{path} holds nothing of {wanted}, but: {there}. Unpack {wanted} there, or name another.")
+    wanted = min(parts) if part is None and len(parts) == 1 else str(part).upper()
+    if wanted not in parts:
+        raise ArgumentError(
+            f"from_etlcdb(part={part!r}): a dataset is of one part, since their images differ in size or in levels. "
+            f"{path} holds {', '.join(sorted(parts))}. Name one of these, or unpack another there."
+        )
     files = _etlfiles.apart(parts[wanted])
     for file in files:
         _etlfiles.check(file, wanted)
@@ -76,8 +71,8 @@ class _CodeIndex(NamedTuple):
     """The characters, sorted."""
     labels: npt.NDArray[np.int32]
     """The place in `names` of each element."""
-    records: Integers | None
-    """The record of each element, counted through all files; None if the numbers are equal."""
+    records: Integers
+    """The record of each element, counted through all files."""
 
 
 @final
@@ -123,21 +118,16 @@ class EtlcdbSource(FilesSource):
         codes = np.concatenate(for_each(self.files, self._codes))
         found, inverse = np.unique(codes, return_inverse=True)
         characters = self._characters(codes, found)
-        groups = [group_of(character) for character in characters]
-        chosen = [self.groups is None or group in self.groups for group in groups]
-        names = sorted({name for name, is_in in zip(characters, chosen, strict=True) if is_in})
+        names = sorted({name for name in characters if self.groups is None or group_of(name) in self.groups})
         if not names:
-            there = ", ".join(f"{groups.count(group)} of {group}" for group in GROUPS if group in groups)
+            there = sorted({group_of(character) for character in characters})
             raise SourceError(
-                f"{self} has no character of the groups {', '.join(self.groups or ())}. Its files have {there}; choose "
-                "groups=(...) among these, or another part."
+                f"{self} has no character of the groups {', '.join(self.groups or ())}. Its files have "
+                f"{', '.join(there)}; choose groups=(...) among these, or another part."
             )
         places = {name: place for place, name in enumerate(names)}
         # Characters outside the groups get the label -1.
-        of_code = [places[name] if is_in else -1 for name, is_in in zip(characters, chosen, strict=True)]
-        labels = np.array(of_code, np.int32)[inverse.reshape(-1)]
-        if all(chosen):
-            return _CodeIndex(tuple(names), labels, None)
+        labels = np.array([places.get(name, -1) for name in characters], np.int32)[inverse]
         records = np.flatnonzero(labels >= 0).astype(np.int64)
         return _CodeIndex(tuple(names), labels[records], records)
 
@@ -171,8 +161,7 @@ class EtlcdbSource(FilesSource):
 
     def record_of(self, elements: Indices) -> Indices:
         """Returns the records of elements, counted through all files."""
-        records = None if self.groups is None else self.index.records
-        return elements if records is None else records[elements]
+        return elements if self.groups is None else self.index.records[elements]
 
     def describe(self, index: int) -> str:
         return self._place(int(self.record_of(np.array([index]))[0]))
@@ -220,23 +209,10 @@ class OpenEtlcdbSource(RecordReader):
         return numbers, offsets, np.full(len(elements), nbytes, np.int64)
 
 
-def _part(part: Any) -> str | None:
-    if part is None:
-        return None
-    if not isinstance(part, str):
-        raise ArgumentTypeError(f"from_etlcdb(part=...) takes the name of a part, got {type_of(part)}.")
-    if part.upper() not in LAYOUTS:
-        raise ArgumentError(f"from_etlcdb(part={part!r}): the parts are {', '.join(LAYOUTS)}.")
-    return part.upper()
-
-
 def _groups(groups: Any) -> tuple[Group, ...] | None:
     if groups is None:
         return None
-    chosen = (groups,) if isinstance(groups, str) else groups
-    if not isinstance(chosen, Iterable):
-        raise ArgumentTypeError(f"from_etlcdb(groups=...) takes names of groups, got {type_of(groups)}.")
-    chosen = tuple(chosen)
-    if not chosen or any(group not in GROUPS for group in chosen):
+    chosen = (groups,) if isinstance(groups, str) or not isinstance(groups, Iterable) else tuple(groups)
+    if not chosen or not set(chosen) <= set(GROUPS):
         raise ArgumentError(f"from_etlcdb(groups={groups!r}): groups are one or more of {', '.join(GROUPS)}.")
     return chosen

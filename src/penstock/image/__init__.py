@@ -14,7 +14,7 @@ import sys as _sys
 import typing as _typing
 
 from penstock.base._arguments import refuse_attribute as _refuse_attribute
-from penstock.base._extensions import IMAGE as _IMAGE, found as _found
+from penstock.base._extensions import IMAGE as _IMAGE, OWN as _OWN, found as _found
 from penstock.base._foreign_words import OF_IMAGES as _OF_IMAGES
 from penstock.image._codecs import ImageError
 from penstock.image._decode import Decoding, decode
@@ -22,62 +22,18 @@ from penstock.image._opencv import OpenCVMissingError, SimpleJPEGMissingError
 from penstock.image._resize import Resizing, resize
 
 if _typing.TYPE_CHECKING:  # at run time `__getattr__` imports these when they are asked for
-    from penstock.distort import (
-        Distortion as Distortion,
-        blur as blur,
-        brightness as brightness,
-        compose as compose,
-        contrast as contrast,
-        crop as crop,
-        elastic as elastic,
-        erase as erase,
-        exactly as exactly,
-        flip as flip,
-        noise as noise,
-        one_of as one_of,
-        resized_crop as resized_crop,
-        rotate as rotate,
-        scale as scale,
-        sharpen as sharpen,
-        shear as shear,
-        sine_warp as sine_warp,
-        smooth as smooth,
-        sometimes as sometimes,
-        to_float as to_float,
-        translate as translate,
-    )
+    from penstock.distort import *  # noqa: F403
 
 __all__ = [
     "Decoding",
-    "Distortion",
     "ImageError",
     "OpenCVMissingError",
     "Resizing",
     "SimpleJPEGMissingError",
-    "blur",
-    "brightness",
-    "compose",
-    "contrast",
-    "crop",
     "decode",
-    "elastic",
-    "erase",
-    "exactly",
-    "flip",
-    "noise",
-    "one_of",
     "resize",
-    "resized_crop",
-    "rotate",
-    "scale",
-    "sharpen",
-    "shear",
-    "sine_warp",
-    "smooth",
-    "sometimes",
-    "to_float",
-    "translate",
 ]
+__all__.extend(_OWN[_IMAGE])
 
 for _name in (Decoding, ImageError, OpenCVMissingError, Resizing, SimpleJPEGMissingError, decode, resize):
     # Reprs, docs and pickles say `penstock.image.Decoding`, and not the private module.

@@ -175,17 +175,15 @@ def _from_rgb(rgb: Pixels, channels: int) -> Pixels:
 
 def _by_opencv(data: memoryview, channels: int, kind: str) -> Pixels:
     """Decodes a PNG or a WebP, of an animation the first frame."""
-    flags = {1: cv2.IMREAD_GRAYSCALE, 3: cv2.IMREAD_COLOR, 4: cv2.IMREAD_UNCHANGED}[channels]
+    flags = {1: cv2.IMREAD_GRAYSCALE, 3: cv2.IMREAD_COLOR_RGB, 4: cv2.IMREAD_UNCHANGED}[channels]
     try:
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags | cv2.IMREAD_IGNORE_ORIENTATION)
     except cv2.error as error:
         raise _failed(kind, error.err) from None
     if pixels is None:
         raise _failed(kind, f"OpenCV {cv2.__version__} finds no image in {len(data):,} bytes")
-    if channels == 1:
-        return np.asarray(pixels)[..., None]
-    if channels == 3:
-        return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB, dst=pixels))
+    if channels < 4:
+        return np.asarray(pixels).reshape(*pixels.shape[:2], channels)
     alpha = _transparent(data, pixels) if pixels.ndim == 2 else None
     if pixels.dtype == np.uint16:
         pixels = (pixels >> 8).astype(np.uint8)

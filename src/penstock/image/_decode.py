@@ -13,12 +13,12 @@ from typing import Any, Final, Literal, final
 import numpy as np
 import numpy.typing as npt
 
-from penstock.base._arguments import bytes_of, checked_size
+from penstock.base._arguments import bytes_of, check_choice, checked_size
 from penstock.base._errors import ArgumentError
 from penstock.base._files import open_file
 from penstock.base._spec import ArraySpec
 from penstock.image._codecs import ImageError, decoded, indices
-from penstock.image._resize import Fit, Interpolation, Resizing, check_choice
+from penstock.image._resize import Fit, Interpolation, Resizing
 
 Array = npt.NDArray[Any]
 Data = bytes | bytearray | memoryview | npt.NDArray[np.uint8]

@@ -10,13 +10,13 @@ import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
-from typing import Any, Final, Literal, NamedTuple, final, get_args
+from typing import Any, Final, Literal, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.base._arguments import checked_size
-from penstock.base._errors import ArgumentError, SpecError
+from penstock.base._arguments import check_choice, checked_size
+from penstock.base._errors import SpecError
 from penstock.image._opencv import cv2
 from penstock.image._scratch import scratch
 
@@ -231,12 +231,6 @@ def resize(
     return Resizing(size, interpolation=interpolation, fit=fit)(image)
 
 
-def check_choice(what: str, value: object, literal: Any) -> None:
-    """Refuses a value that is not in a `Literal`."""
-    if value not in get_args(literal):
-        raise ArgumentError(f"{what} is {value!r}. It is one of {', '.join(map(repr, get_args(literal)))}.")
-
-
 Floats = npt.NDArray[np.float64]
 
 
@@ -311,7 +305,6 @@ def _lanczos(radius: int) -> Callable[[Floats], Floats]:
 
 
 _KERNELS: Final[dict[str, tuple[float, Callable[[Floats], Any]]]] = {
-    "bilinear": (1, lambda x: (1 - x).clip(0)),
     "bicubic": (2, _cubic(0, 0.5)),
     "mitchellcubic": (2, _cubic(1 / 3, 1 / 3)),
     "lanczos3": (3, _lanczos(3)),
