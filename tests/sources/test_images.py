@@ -473,7 +473,7 @@ def test_labels_of_named_files_are_places_among_class_names(tmp_path: Path, labe
             ps.ArgumentTypeError,
             r"needs paths, got a bytes\. os\.fsdecode\(path\) makes text of it\.",
         ),
-        ((3,), {}, ps.ArgumentTypeError, "needs a path, a pattern or paths, got an int"),
+        ((3,), {}, ps.ArgumentTypeError, "needs a path, a pattern or a list of paths, got an int"),
         ((["a.png"],), {"decode": "fast"}, ps.ArgumentError, "needs an image_size"),
         ((["a.png"],), {"crop_to_aspect_ratio": True}, ps.ArgumentError, "needs an image_size"),
         ((["a.png"],), {"class_names": ["cat"]}, ps.ArgumentError, "names labels, and there are none"),

@@ -166,7 +166,8 @@ def server():
 def whole(url):
     fetcher = _fetch.Fetcher(lambda number: _remote.RemoteFile(url))
     try:
-        return bytes(next(fetcher.whole([0], retry_budget())))
+        ((_, data),) = next(fetcher.parts([(0, 0, _fetch.WHOLE)], retry_budget()))
+        return bytes(data)
     finally:
         fetcher.close()
 

@@ -11,8 +11,7 @@ not read `KEPT_ANNOUNCEMENTS` later, as after a seek, is dropped. It costs a req
 
 Order. What readers wait for comes first, in the order of their batches, then what is announced. The requests and bytes
 under way begin small, so that the first batch shares neither the connection nor a CPU with all that follows. Each
-answer allows one more request, and a busy one (503, 429) takes a tenth of them. The bytes ahead of their reads follow
-the rate of the last answers times the time of a request, `WINDOW` times: others go on while one is late and made again.
+answer allows one more request, and as many more bytes as it has; a busy one (503, 429) takes a tenth of the requests.
 
 While a reader waits, requests that take three times the median are made again, `HEDGED_SHARE` of them at most; the
 first answer counts. So are those that are only announced: their reader then need not wait.
@@ -64,11 +63,9 @@ of some 0.5 MiB, and the allocator keeps what is freed. At 10 Gb/s and 100 ms th
 CONNECTION_NBYTES: Final = 512 << 10
 """A limit of memory leaves a connection for each of these bytes that may be ahead, and `FIRST_CONNECTIONS` at least."""
 FIRST_NBYTES: Final = 8 << 20
-"""The bytes under way or kept at the beginning, and at least."""
-WINDOW: Final = 10.0
-"""With 3 the speed fell to a half when 1 % of the answers took 1 s and 1 % were 503; with 10 it keeps four fifths."""
+"""The bytes under way or kept at the beginning."""
 _RECENT_COUNT: Final = 256
-"""Answers from which the rate is known: of small ones, more than are under way."""
+"""Answers from which it is known how long requests take: more than are under way."""
 PART_NBYTES: Final = 8 << 20
 """Larger ranges are several requests."""
 GAP_NBYTES: Final = 2 << 20
@@ -182,12 +179,10 @@ class Fetcher:
         self._looked_s = 0.0
         """When slow requests were last looked for."""
         self._limit = float(FIRST_CONNECTIONS)
-        self._window_nbytes, self._under_way_nbytes = float(FIRST_NBYTES), 0
+        self._window_nbytes, self._under_way_nbytes = FIRST_NBYTES, 0
         """The bytes that may be under way or kept, and those that are under way."""
-        self._recent: deque[tuple[float, float, int]] = deque(maxlen=_RECENT_COUNT)
-        """When the last requests began, their seconds, and the bytes of their answers."""
-        self._rate = 0.0
-        """Bytes a second."""
+        self._recent: deque[float] = deque(maxlen=_RECENT_COUNT)
+        """The seconds of the last requests."""
         self._whole_nbytes = 256 << 10
         self._words = memoryview(bytearray(8)).cast("q")
         self._is_closed = False
@@ -247,12 +242,6 @@ class Fetcher:
         places = [(number, offset, offset + len(place)) for number, offset, place in wanted]
         for (_, offset, place), parts in zip(wanted, self.parts(places, asker), strict=True):
             copy_parts(parts, offset, place)
-
-    def whole(self, numbers: Sequence[int], asker: RetryBudget) -> Iterator[memoryview]:
-        """Yields all bytes of each file, requested at once; raises as `read`."""
-        for parts in self.parts([(number, 0, WHOLE) for number in numbers], asker):
-            asker.needed_nbytes += len(parts[0][1])
-            yield parts[0][1]
 
     def parts(
         self, spans: Sequence[tuple[int, int, int]], asker: RetryBudget
@@ -390,17 +379,6 @@ class Fetcher:
             self._ahead.popleft()
         return None
 
-    def _grow(self, began_s: float, taken_s: float, nbytes: int) -> None:
-        """Adapts what may be under way to an answer."""
-        self._limit = min(self._most_connections, self._limit + 1)
-        self._recent.append((began_s, taken_s, nbytes))
-        if self.request_count % 8 == 0 or len(self._recent) < FIRST_CONNECTIONS:
-            total = sum(recent[2] for recent in self._recent)
-            rate = total / (began_s + taken_s - self._recent[0][0])
-            self._rate = max(rate, 0.98 * self._rate)  # while a late answer holds up the others, they are not slow
-            wanted = WINDOW * self._rate * min(recent[1] for recent in self._recent)
-            self._window_nbytes = min(AHEAD_NBYTES, max(FIRST_NBYTES, wanted))
-
     # Without it.
 
     def _start(self, count: int) -> None:
@@ -459,7 +437,9 @@ class Fetcher:
                 self.fetched_nbytes += len(data)
                 self.request_s += taken_s
                 if not asker.repeat_count:
-                    self._grow(began_s, taken_s, len(data))
+                    self._recent.append(taken_s)
+                    self._limit = min(self._most_connections, self._limit + 1)
+                    self._window_nbytes = min(AHEAD_NBYTES, self._window_nbytes + len(data))
                 if stop is None:
                     self._whole_nbytes += (len(data) - self._whole_nbytes) // 16
             if error is not None:
@@ -500,7 +480,7 @@ class Fetcher:
             if len(self._recent) < 16 or now_s - self._looked_s < LOOK_S:
                 return
             self._looked_s = now_s
-            took_s = sorted(recent[1] for recent in self._recent)
+            took_s = sorted(self._recent)
             median_s, late_s = took_s[len(took_s) // 2], took_s[-1 - len(took_s) // 20]
             latest_s = now_s - max(3 * median_s, late_s)
             for request in self._under_way:

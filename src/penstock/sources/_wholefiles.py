@@ -7,16 +7,15 @@ Threads. Any number of threads may use an open source. Each has its own memory f
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, no_path
+from penstock.base._errors import ArgumentError, SourceError
 from penstock.base._files import Stamp
-from penstock.base._positions import require_order
 from penstock.base._printable import printable
 from penstock.base._retries import retry_budget
 from penstock.base._spec import ArraySpec
@@ -37,6 +36,7 @@ Bytes = npt.NDArray[np.uint8]
 _FIRST_NBYTES: Final = 256 << 10
 # Of a larger file, what is announced to the kernel.
 _ADVISED_NBYTES: Final = 8 << 20
+_NOTHING: Final = np.empty(0, np.uint8)
 # Remote files that a thread fetches at once and holds until they are used.
 _FETCHED_COUNT: Final = 32
 
@@ -177,18 +177,19 @@ class OpenWholeFiles:
         assert self._fetcher is not None
         for start in range(0, len(indices), _FETCHED_COUNT):
             some = indices[start : start + _FETCHED_COUNT]
-            if self._source.objects is None:
-                for data in self._fetcher.whole(some.tolist(), retry_budget()):
-                    yield np.frombuffer(data, np.uint8)
-                continue
             numbers, offsets, sizes, _ = self._ranges(some)
-            for index, size in zip(some.tolist(), sizes.tolist(), strict=True):
+            spans = list(zip(some.tolist(), offsets.tolist(), sizes.tolist(), strict=True))
+            for index, _, size in spans if self._source.objects is not None else ():
                 require_room(f"{self._named(index)} has", size)
-            places = [np.empty(size, np.uint8) for size in sizes.tolist()]
-            wanted = list(zip(some.tolist(), offsets.tolist(), places, strict=True))
-            spans = None if self._blocks is None else self._blocks.spans(numbers, offsets, sizes, 1)
-            (self._blocks or self._fetcher).read(wanted, retry_budget(), spans)
-            yield from places
+            if self._blocks is None:
+                for parts in self._fetcher.parts(spans, retry_budget()):
+                    data = np.concatenate([_NOTHING, *(np.frombuffer(part, np.uint8) for _, part in parts)])
+                    retry_budget().needed_nbytes += len(data)
+                    yield data
+                continue
+            places = [(index, 0, np.empty(size, np.uint8)) for index, _, size in spans]
+            self._blocks.read(places, retry_budget(), self._blocks.spans(numbers, offsets, sizes, 1))
+            yield from (place for _, _, place in places)
 
     def _remote_file(self, index: int) -> RemoteFile:
         if self._source.objects is None:
@@ -271,15 +272,11 @@ def found(
         ArgumentError: There are no paths, or URLs and local paths.
         SourceError: A pattern fits no file.
     """
-    require_order(f"{verb}()", paths, "Give a list, such as sorted(paths).")
+    several = _openfile.asked(verb, paths)
     described: Sequence[File] = ()
-    if isinstance(paths, (str, os.PathLike)) or (cache is not None and isinstance(paths, Iterable)):
-        described = _openfile.find(verb, paths, storage_options)
-        files = _listing.named(file.url for file in described)
-    elif isinstance(paths, Iterable):
-        files = _listing.named(_path(verb, each) for each in paths)
-    else:
-        raise ArgumentTypeError(f"{verb}() needs a path, a pattern or paths, got {no_path(paths)}")
+    if isinstance(paths, (str, os.PathLike)) or cache is not None:
+        described = _openfile.find(verb, several, storage_options)
+    files = _listing.named([file.url for file in described] or several)
     if not len(files):
         raise ArgumentError(f"{verb}() got no files.")
     if 0 < len(files.remote_folders) < len(files.folders):
@@ -291,12 +288,6 @@ def found(
         described = _openfile.find(verb, list(files), storage_options)
     objects = Objects.of(cache, [(file.nbytes, file.version) for file in described if not file.is_local])
     return files, objects, StorageOptions.of(verb, storage_options)
-
-
-def _path(verb: str, path: object) -> str:
-    if not isinstance(path, (str, os.PathLike)):
-        raise ArgumentTypeError(f"{verb}() needs paths, got {no_path(path)}")
-    return str(os.fspath(path))
 
 
 def _stamp(path: str) -> tuple[int, ...]:

@@ -3,8 +3,8 @@
 import itertools
 import math
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, final
 
 import numpy as np
@@ -95,7 +95,7 @@ class OpenBoxes:
         reads: Any = self._opened.inner if isinstance(self._opened, SourceAdapter) else self._opened
         self._part: Callable[[tuple[slice, ...]], npt.NDArray[Any]] = reads.part
         self._lock = threading.Lock()
-        self._chunks: OrderedDict[tuple[int, ...], npt.NDArray[Any]] = OrderedDict()
+        self._chunk = lru_cache(source.kept_count)(self._read_chunk)
 
     def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
         """Reads patches, those that begin in one chunk together.
@@ -123,29 +123,23 @@ class OpenBoxes:
             return
         spans = [range(at // n, -(-end // n)) for at, end, n in zip(start, ends, source.chunk_shape, strict=True)]
         for place in itertools.product(*spans):
+            chunk = self._chunk(place)
             firsts = [number * n for number, n in zip(place, source.chunk_shape, strict=True)]
-            chunk = self._chunk(place, firsts)
             low = list(map(max, start, firsts))
             high = [min(end, first + n) for end, first, n in zip(ends, firsts, chunk.shape, strict=True)]
             to = tuple(slice(a - at, b - at) for a, b, at in zip(low, high, start, strict=True))
             patch[to] = chunk[tuple(slice(a - at, b - at) for a, b, at in zip(low, high, firsts, strict=True))]
 
-    def _chunk(self, place: tuple[int, ...], firsts: list[int]) -> npt.NDArray[Any]:
+    def _read_chunk(self, place: tuple[int, ...]) -> npt.NDArray[Any]:
+        """Reads the chunk with these numbers along the axes."""
         source = self._source
         assert source.chunk_shape is not None
-        if place not in self._chunks:
-            while len(self._chunks) >= source.kept_count:
-                self._chunks.popitem(last=False)
-            ends = [
-                min(first + n, most) for first, n, most in zip(firsts, source.chunk_shape, source.shape, strict=True)
-            ]
-            self._chunks[place] = self._part(tuple(map(slice, firsts, ends)))
-        self._chunks.move_to_end(place)
-        return self._chunks[place]
+        axes = zip(place, source.chunk_shape, source.shape, strict=True)
+        return self._part(tuple(slice(number * n, min(number * n + n, most)) for number, n, most in axes))
 
     def close(self) -> None:
         """Closes the array, and forgets the chunks."""
-        self._chunks.clear()
+        self._chunk.cache_clear()
         if self._opened is not self._source.inner:
             self._opened.close()
 

@@ -219,14 +219,13 @@ class OpenHdf5Source:
             return
         order = np.argsort(indices, kind="stable")
         breaks = np.flatnonzero(np.diff(indices[order]) > 1) + 1
+        values = data.asstr("utf-8") if is_text(data) else data  # whatever the file says
         for run in np.split(order, breaks):
             first, last = int(indices[run[0]]), int(indices[run[-1]])
             try:
-                rows = data[first : last + 1]
+                rows = values[first : last + 1]
             except Exception as error:  # what h5py raises for damage has many types
                 raise SourceError(f"{self._source.describe(first)} to row {last} cannot be read: {error}") from error
-            if rows.dtype.hasobject:
-                rows = self._texts(rows, first)
             out[run] = rows[indices[run] - first]
 
     def part(self, box: tuple[slice, ...]) -> npt.NDArray[Any]:
@@ -270,20 +269,6 @@ class OpenHdf5Source:
                 f"{self._source.path} has {nbytes:,} bytes now; it had {self._nbytes:,} when it was opened. Put it "
                 "back, and make the dataset again."
             )
-
-    def _texts(self, rows: npt.NDArray[Any], first: int) -> npt.NDArray[Any]:
-        """Decodes text, which is UTF-8 in files, whatever they say."""
-        found = np.empty(rows.size, object)
-        for number, value in enumerate(rows.ravel().tolist()):
-            try:
-                found[number] = value.decode()
-            except UnicodeDecodeError as error:
-                row = first + number // (rows.size // len(rows))
-                raise SourceError(
-                    f"{self._source.describe(row)} cannot be read: {error}. It is in another encoding: write it again "
-                    "as UTF-8."
-                ) from None
-        return found.reshape(rows.shape)
 
     def data(self) -> Any:
         """The open dataset."""
