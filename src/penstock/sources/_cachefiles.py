@@ -436,22 +436,8 @@ class MemoryFiles:
         if not sys.platform.startswith("linux"):
             folder = tempfile.mkdtemp(prefix="penstock")
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        paths = {}
-        for name in names(spec):
-            if folder is not None:
-                paths[name] = os.path.join(folder, name)
-                continue
-            try:
-                keep_standard_numbers()
-                descriptor = os.memfd_create("penstock-cache", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-                weakref.finalize(self, os.close, descriptor)
-                paths[name] = f"/proc/{os.getpid()}/fd/{descriptor}"
-                is_there = os.path.samestat(os.stat(paths[name]), os.fstat(descriptor))
-            except OSError as error:
-                raise SourceError(_NOT_IN_MEMORY.format(error)) from error
-            if not is_there:  # /proc numbers processes differently, so the path is of another process
-                raise SourceError(_NOT_IN_MEMORY.format("/proc is that of other processes"))
         try:
+            paths = {name: os.path.join(folder, name) if folder else self._memory() for name in names(spec)}
             _fill_files(paths, spec, length or 0, is_there=folder is None)
         except OSError as error:
             raise SourceError(_NOT_IN_MEMORY.format(error)) from error
@@ -461,3 +447,17 @@ class MemoryFiles:
                     seal_size(file.fileno())
         files = _files("memory", paths, spec, length, limit)
         self.files = files if folder is not None else replace(files, tag=1)
+
+    def _memory(self) -> str:
+        """Makes a file without a name, and returns its path for other processes.
+
+        Raises:
+            OSError: There is no such file, or no such path.
+        """
+        keep_standard_numbers()
+        descriptor = os.memfd_create("penstock-cache", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        weakref.finalize(self, os.close, descriptor)
+        path = f"/proc/{os.getpid()}/fd/{descriptor}"
+        if not os.path.samestat(os.stat(path), os.fstat(descriptor)):  # /proc numbers processes differently
+            raise OSError("/proc is that of other processes")
+        return path
