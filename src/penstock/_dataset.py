@@ -38,7 +38,6 @@ from penstock.base._errors import (
     type_of,
 )
 from penstock.base._extensions import ADAPTERS, found
-from penstock.base._foreign_words import SOME
 from penstock.base._positions import require_order
 from penstock.base._retries import reading_alone
 from penstock.base._spec import ArraySpec, Spec
@@ -578,7 +577,7 @@ class Dataset(NoArray):
     def _fields(self, verb: str, pairs: list[tuple[Any, Any]]) -> "Dataset":
         for name in (name for pair in pairs for name in pair):
             if not isinstance(name, str):
-                cure = "" if as_int(name) is None else f" Elements by their numbers are {SOME}."
+                cure = "" if as_int(name) is None else " Elements by their numbers are ds[a:b] or ds[numbers]."
                 raise ArgumentTypeError(f"{verb}() needs names of values, such as {verb}('x'), got {name!r:.80}.{cure}")
         if not pairs or len({new for _, new in pairs}) < len(pairs):
             raise ArgumentError(f"{verb}() needs names, each once, got {[new for _, new in pairs]}.")
@@ -1756,8 +1755,9 @@ class Dataset(NoArray):
             prefetch: Batches that are ready or being filled while you work on one. There are `prefetch + 2`
                 slots.
             memory_limit: Limit in bytes for `projected_nbytes`. With worker processes, the overhead counts too: 48 MiB,
-                and 45 MiB a process. What is left beside the ring, divided by the workers, and 64 MiB at least, is the
-                limit for decoding one image; a larger one is an error that names its file.
+                and 45 MiB a process. What is left beside the ring, divided by the workers, and 64 MiB at least, is what
+                each process may reserve for elements, and 1 GiB more for what functions import. Without a limit it is
+                half of the memory that is free. An element that needs more is an error that names it.
             timeout_s: Seconds that a worker may spend on an element without progress. A process is then killed and its
                 work is redone. The second time is an error that names the element. A thread cannot be killed: the
                 error comes at once.

@@ -6,6 +6,7 @@ terms, and the remedy.
 """
 
 import errno
+import re
 import signal
 import traceback
 from typing import ClassVar, Final
@@ -75,7 +76,7 @@ class RemoteError(PenstockError, RuntimeError):
 
 
 class MemoryLimitError(PenstockError, MemoryError):
-    """The projected memory of a loader is above its `memory_limit`, or more than the system gives."""
+    """Memory above a `memory_limit`, or more than the system gives: projected for a loader, or for one element."""
 
 
 class StateError(PenstockError, ValueError):
@@ -88,6 +89,21 @@ class TravelError(PenstockError, TypeError):
 
 class LoaderError(PenstockError, RuntimeError):
     """A loader cannot be used this way: it is closed, a newer iterator has taken over, or ranks deliver other data."""
+
+
+_LACK: Final = re.compile("memory|alloc|OOM", re.IGNORECASE)
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether an exception, or a cause of it, is about memory, as each library says it."""
+    found: BaseException | None = error
+    for _ in range(10):
+        if found is None:
+            break
+        if isinstance(found, MemoryError) or _LACK.search(words_of(found)):
+            return True
+        found = found.__cause__ or found.__context__
+    return False
 
 
 def is_untouched(error: BaseException) -> bool:

@@ -422,8 +422,6 @@ class Map(OneToOne, OnWorkers):
                 if isinstance(element, Exception):
                     raise element
                 return self._learn_from(element, index)
-            except MemoryError:
-                raise
             except SetAsideError:
                 continue
             except Exception as error:
@@ -551,8 +549,8 @@ class Map(OneToOne, OnWorkers):
                     if globals_ is not None and not self.memo.learned.uses_globals and globals_.used():
                         self.memo.learned = self.memo.learned._replace(uses_globals=True)
                         value = run(leaves, globals_, index)  # on another copy: it may have changed the first
-            except Exception as error:
-                if not reader.status.takes_any or isinstance(error, MemoryError):
+            except Exception:
+                if not reader.status.takes_any:
                     raise
                 continue
             yield value

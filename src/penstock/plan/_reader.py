@@ -141,7 +141,7 @@ class WorkerStatus:
     guards of a plan and the code that runs a unit; see `_tolerate.py`.
     """
 
-    __slots__ = ("failures", "is_poisoned", "takes_any", "times", "words")
+    __slots__ = ("failures", "is_poisoned", "on_lack", "takes_any", "times", "words")
 
     def __init__(self, words: "memoryview[int] | None" = None) -> None:
         self.words: memoryview[int] = memoryview(array("q", bytes(24))) if words is None else words
@@ -152,6 +152,9 @@ class WorkerStatus:
         """Workers died of the one element of this unit, so it is not tried again."""
         self.takes_any: bool = False
         """The caller needs some elements of a stream, so those that fail are skipped."""
+        self.on_lack: Callable[[], str] | None = None
+        """Called when an element gets no memory, where the process has a limit of its own. Says what to say of it, or
+        ends the process if earlier elements hold the memory."""
         self.times: Times | None = None
         """The worker's times; None if they are not reported."""
 
@@ -345,8 +348,6 @@ class Reader:
                     return
                 else:
                     element = self.spec.structure.unflatten([copied(leaf) for leaf in leaves])
-            except MemoryError:
-                raise
             except Exception as error:
                 element = error
             yield element

@@ -23,7 +23,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from penstock.base._errors import ElementError, PenstockError, WorkerError, words_of
+from penstock.base._errors import ElementError, PenstockError, WorkerError, lacks_memory, words_of
 from penstock.base._spec import ArraySpec, Spec
 from penstock.memory._rows import Indices, Leaves, Rows, blank, copied, distinct
 from penstock.plan._cast import ByChunk
@@ -111,12 +111,15 @@ class FailureFilter(OneToOne, OneInput):
                     self._fill_instead(reader, epoch, index, row)
 
     def _try(self, reader: Reader, epoch: int, indices: Indices, out: Rows) -> Exception | None:
-        """Fills rows; returns the error if that fails. A lack of memory is not a fault of the elements."""
+        """Fills rows; returns the error if that fails.
+
+        A lack of memory is a fault of the elements only in a process that has a limit of its own.
+        """
         try:
             reader.inputs[0].read(epoch, indices, self._places(out))
-        except MemoryError:
-            raise
         except Exception as error:
+            if isinstance(error, MemoryError) and reader.status.on_lack is None:
+                raise
             return error
         self._pass(out)
         return None
@@ -136,6 +139,9 @@ class FailureFilter(OneToOne, OneInput):
         at = nodes[step].label if 0 < step < len(nodes) else ""
         cause = error.__cause__ if isinstance(error, ElementError) and error.__cause__ else error
         sources = tuple(sources_of(self.source, epoch, index))
+        message = str(error) if isinstance(error, PenstockError) else words_of(error)
+        if reader.status.on_lack is not None and lacks_memory(error):
+            message = f"{message.rstrip('.')}. {reader.status.on_lack()}"
         reader.status.failures.append(
             Failure(
                 guard=self.number,
@@ -144,7 +150,7 @@ class FailureFilter(OneToOne, OneInput):
                 step=at or (sources[0][0] if sources else self.source.label),
                 sources=sources,
                 exception=type(cause).__qualname__,
-                message=_short(str(error) if isinstance(error, PenstockError) else words_of(error), _MESSAGE_LENGTH),
+                message=_short(message, _MESSAGE_LENGTH),
                 traceback=_short(_traceback(error), _TRACEBACK_LENGTH),
                 recurs=not any(isinstance(each, Inlet) and each.randomness.reorders for each in nodes),
             )

@@ -85,12 +85,12 @@ class Notes:
         self._lines = lines
         self._topics: set[str] = set()
 
-    def add(self, text: str, *, topic: str = "", is_warning: bool = True) -> None:
+    def add(self, text: str, *, topic: str = "") -> None:
         """Keeps a line and logs it, unless there is one of the same topic, or with the same text."""
         if (topic or text) not in self._topics:
             self._topics.add(topic or text)
             self._lines.append(text)
-            _log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
+            _log.warning("%s", text)
 
 
 class Task:

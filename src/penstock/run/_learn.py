@@ -32,6 +32,7 @@ from penstock.run._heads import HEADS_NBYTES, Head, MoreNeededError
 from penstock.run.pool._payload import pack
 from penstock.run.pool._pool import pool_deadline_s
 from penstock.run.pool._remote_error import unpickled
+from penstock.run.pool._worker import Probe
 
 
 def learn(facts: Analysis, crew: Crew, *, may_stay: bool) -> TravelError | None:
@@ -119,7 +120,8 @@ def _learn_from_heads(facts: Analysis, generators: Sequence[Generate], crew: Cre
 
 
 def _learn_in_a_worker(plan: Node, crew: Crew) -> None:
-    payload, answer = pack(plan, plan), _Answer(plan)
+    probe = Probe(plan, crew.memory_limit or math.inf)
+    payload, answer = pack(plan, probe), _Answer(plan)
     client = crew.join_pool()
     task = client.open(payload, None, crew.timeout_s, answer)
     unit = Unit(epoch=0, index=0, start=0, stop=1, slot=0, generation=1)

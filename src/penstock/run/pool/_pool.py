@@ -33,7 +33,6 @@ from typing import Final, final
 from penstock.base._errors import WorkerError
 from penstock.base._retries import NOTHING_WANTED
 from penstock.base._threads import LIMITS, start_thread
-from penstock.base._units import size_text
 from penstock.lower._program import UnitResult
 from penstock.memory._ring import Ring
 from penstock.memory._shared import SharedFile
@@ -293,8 +292,6 @@ class Pool(Dispatcher[PoolTask]):
             if message.kind == "ready":
                 worker.is_ready = True
                 self._failed_start_count = 0
-            elif message.kind in ("imported", "free"):
-                self._note(message)
             else:
                 self._messages[message.number] = message
         if worker.is_silent and worker.is_polled:
@@ -302,25 +299,6 @@ class Pool(Dispatcher[PoolTask]):
             self._ignore(worker.socket.fileno())
             worker.silent_at = time.monotonic()  # it ends; if not, `_look_after` ends it
             self._is_watching = True
-
-    def _note(self, message: Message) -> None:
-        task = self._tasks.get(message.number)
-        if task is None:
-            return
-        if message.kind == "free":
-            task.notes.add(
-                "executor='threads' would have done as well: the functions release the GIL, as a thread beside them "
-                "in a worker found.",
-                is_warning=False,
-            )
-            return
-        names, seconds, nbytes = message.payload
-        imports = f"A function makes each worker import {' and '.join(names)}"
-        task.notes.add(
-            f"{imports}, which took {seconds:.1f} s and {size_text(nbytes)} in one. Import what it needs from there "
-            "inside of it, or do without.",
-            topic=imports,
-        )
 
     def _notice_end(self, worker: WorkerProcess) -> None:
         self._ending.append(worker)

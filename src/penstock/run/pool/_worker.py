@@ -25,16 +25,15 @@ import select
 import signal
 import socket
 import sys
-import time
 from typing import Any, Final, NamedTuple, final
 
 import cloudpickle
 
 from penstock import native
-from penstock.base._errors import PenstockError, TravelError, words_of
+from penstock.base._errors import PenstockError, TravelError, lacks_memory, words_of
 from penstock.base._random import owned_globals
 from penstock.base._retries import RetryBudget, UnwantedError, reading_with
-from penstock.lower._analysis import functions_of, guards_of
+from penstock.lower._analysis import guards_of
 from penstock.lower._batches import ParallelProgram
 from penstock.lower._program import Program, Unit, UnitResult
 from penstock.memory._mapping import MemoryFile, map_shared
@@ -46,9 +45,9 @@ from penstock.plan._map import learn
 from penstock.plan._node import Node
 from penstock.plan._reader import WorkerStatus
 from penstock.run._unit_runner import UnitRunner
-from penstock.run.pool._gil import GilClock
 from penstock.run.pool._interpreter import WORKER_OF, begin_worker, loading
 from penstock.run.pool._logs import Sender, follow_levels
+from penstock.run.pool._memory_limit import MemoryLimit, room_of
 from penstock.run.pool._payload import unpack
 from penstock.run.pool._remote_error import dump_error
 from penstock.run.pool._task_queue import ANSWER, TAKING, UNIT, own_words, unpacked, worker_words
@@ -60,7 +59,6 @@ another use, because walking the frames of a worker that runs can crash it (seen
 PACKET_NBYTES: Final = 1 << 16
 """The largest message. A larger one goes along as a memory file."""
 _PR_SET_PDEATHSIG: Final = 1
-_FRAMEWORKS: Final = ("jax", "keras", "tensorflow", "torch")
 
 
 class Opening(NamedTuple):
@@ -68,7 +66,7 @@ class Opening(NamedTuple):
 
     task: int
     data: Place
-    """The pickled plan, in the pool's shared file: a program, or a `Node` whose specs are asked for."""
+    """What was pickled, in the pool's shared file: a program or a `Probe`."""
     arrays: tuple[Place, ...]
     """Arrays that it refers to."""
     slot_count: int
@@ -91,13 +89,21 @@ class Closing(NamedTuple):
     task: int
 
 
+class Probe(NamedTuple):
+    """A plan whose specs are asked for."""
+
+    plan: Node
+    room_nbytes: float
+    """See `Program`."""
+
+
 class Message(NamedTuple):
     """A message from a worker to its parent."""
 
     kind: str
-    """`ready`; of a unit: `error`, `made`; of a task: `imported`, `free` (the GIL)."""
+    """`ready`; of a unit: `error`, `made`."""
     number: int
-    """The number of the job, or the number of the task."""
+    """The number of the job."""
     payload: Any
 
 
@@ -158,6 +164,7 @@ class _Worker:
         self._claim, status = own_words(words, number)
         self._status = WorkerStatus(status)
         self._tasks: dict[int, _OpenTask] = {}
+        self._limit = MemoryLimit()
         self._poll = select.poll()
         self._poll.register(units, select.POLLIN)
         self._poll.register(control, select.POLLIN)
@@ -208,6 +215,7 @@ class _Worker:
             self._tasks[message.task] = _OpenTask(message, descriptors)
         else:
             self._tasks.pop(message.task, None)
+            self._set_limit()
         return True
 
     def _task(self, number: int) -> "_OpenTask":
@@ -227,8 +235,6 @@ class _Worker:
                 self._load(task, unit)
             result = task.run(unit, self._status)
             self._require_own()
-            if task.clock is not None and not task.clock.is_alive():
-                self._report_clock(task)
             if result.error is not None:
                 raise result.error
             if result.rows or result.failures:
@@ -238,6 +244,9 @@ class _Worker:
             self._require_own()
         except BaseException as error:  # SystemExit too: a user's function must not end a worker silently
             self._require_own()
+            if self._status.on_lack is not None and lacks_memory(error):
+                with contextlib.suppress(Exception):  # it may be a frozen dataclass
+                    error.add_note(self._status.on_lack())
             dumped = dump_error(error, f"worker {self._number} (pid {self._pid})")
             self._send("error", number, (dumped, tuple(self._status.failures)))
             return True
@@ -251,18 +260,16 @@ class _Worker:
             os._exit(0)
 
     def _load(self, task: "_OpenTask", unit: Unit) -> None:
-        before, resident, began = set(sys.modules), _resident_nbytes(), time.perf_counter()
         with reading_with(RetryBudget(task.header, unit.generation, task.timeout_s)):  # loading may read files
-            task.load(self._shared, self._status, self._number)
-        imported = [name for name in _FRAMEWORKS if name in sys.modules and name not in before]
-        if imported:
-            cost = time.perf_counter() - began, _resident_nbytes() - resident
-            self._send("imported", task.number, (imported, *cost))
+            self._limit.lift()
+            try:
+                task.load(self._shared, self._status, self._number)
+            finally:
+                self._set_limit()
 
-    def _report_clock(self, task: "_OpenTask") -> None:
-        clock, task.clock = task.clock, None
-        if clock is not None and clock.finds_it_free and not task.uses_globals:
-            self._send("free", task.number, None)
+    def _set_limit(self) -> None:
+        self._limit.set(task.room_nbytes for task in self._tasks.values() if task.is_loaded)
+        self._status.on_lack = self._limit.on_lack if self._limit.is_set else None
 
     def _send(self, kind: str, number: int, payload: Any) -> None:
         data = dumps(Message(kind, number, payload))
@@ -296,8 +303,8 @@ class _OpenTask:
         self.header = ring_header(self._memories[0], opening.slot_count) if self._memories else own_header()
         self.timeout_s = opening.timeout_s
         self.is_loaded = False
-        self.clock: GilClock | None = None
-        """Watches whether functions hold the GIL, in one worker."""
+        self.room_nbytes = 0.0
+        """See `room_of`, once it is loaded."""
         self._value: Any = None
 
     def load(self, shared: int, status: WorkerStatus, number: int) -> None:
@@ -331,15 +338,8 @@ class _OpenTask:
                 timeout_s=self.timeout_s,
                 reach="process",
             )
-            if number == 0 and program.is_cpu_bound:
-                self.clock = GilClock()
-                self.clock.start()
+        self.room_nbytes = room_of(self._value.room_nbytes)
         self.is_loaded = True
-
-    @property
-    def uses_globals(self) -> bool:
-        """Whether a function draws from global generators, which threads refuse."""
-        return any(each.memo.learned.uses_globals for each in functions_of(self._value.node))
 
     def run(self, unit: Unit, status: WorkerStatus) -> UnitResult:
         """Runs a unit. Its result carries objects that have no place in the slot, or the pickled specs of a plan."""
@@ -347,17 +347,12 @@ class _OpenTask:
         if current_directory() != self._opening.directory:
             with contextlib.suppress(OSError):  # it is gone, and most functions do not need it
                 os.chdir(self._opening.directory)
-        if isinstance(self._value, Node):
+        if isinstance(self._value, Probe):
+            plan = self._value.plan
             status.times = None  # those would be another task's
-            learned = learn(self._value, status, takes_any=bool(guards_of(self._value)))
+            learned = learn(plan, status, takes_any=bool(guards_of(plan)))
             return UnitResult(rows=(cloudpickle.dumps(learned),))  # by value, for a named tuple may be the user's
-        if self.clock is None:
-            return self._runner.run(unit)
-        self.clock.is_busy = True
-        try:
-            return self._runner.run(unit)
-        finally:
-            self.clock.is_busy = False
+        return self._runner.run(unit)
 
 
 def current_directory() -> str:
@@ -366,11 +361,3 @@ def current_directory() -> str:
         return os.getcwd()
     except FileNotFoundError:
         return ""
-
-
-def _resident_nbytes() -> int:
-    try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * mmap.PAGESIZE
-    except OSError:
-        return 0
