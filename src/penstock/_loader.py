@@ -23,7 +23,6 @@ from penstock.base._errors import (
     UnknownLengthError,
     WorkerError,
 )
-from penstock.base._foreign_words import OF_LOADER
 from penstock.base._tracebacks import shorten
 from penstock.base._traffic import Traffic
 from penstock.base._tree import Tree
@@ -141,7 +140,7 @@ class Loader(NoArray):
     if not TYPE_CHECKING:  # type checkers name a wrong attribute themselves
 
         def __getattr__(self, name: str) -> NoReturn:
-            refuse_attribute(self, name, "A loader", OF_LOADER)
+            refuse_attribute(self, name, "A loader", "data_loader", "stateful_loader", "loader")
 
     def __getitem__(self, index: Any) -> NoReturn:
         """Refuses: a loader gives batches one after the other."""

@@ -17,7 +17,6 @@ from typing import Any, Generic, NoReturn, Self, TypeVar, final
 from penstock._loader import Loader
 from penstock.base._arguments import NoArray, refuse_attribute
 from penstock.base._errors import ArgumentTypeError, LoaderError
-from penstock.base._foreign_words import OF_STATEFUL_LOADER
 from penstock.base._tree import Tree
 from penstock.report._report import Report
 
@@ -45,7 +44,7 @@ class LoaderAdapter:
         )
 
     def __getattr__(self, name: str) -> NoReturn:
-        refuse_attribute(self, name, "What to_keras() or to_jax() makes", OF_STATEFUL_LOADER)
+        refuse_attribute(self, name, "What to_keras() or to_jax() makes", "stateful_loader")
 
     @property
     def length(self) -> int | float | None:

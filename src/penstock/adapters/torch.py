@@ -33,7 +33,6 @@ from penstock.base._errors import (
     LoaderError,
     TravelError,
 )
-from penstock.base._foreign_words import OF_DATA_LOADER
 from penstock.base._spec import Spec
 from penstock.base._tree import Tree, flatten_like
 from penstock.lower._rewrite import reader_of
@@ -88,7 +87,7 @@ class TorchAdapter(EpochAdapter, IterableDataset):
         self._ring = PinnedRing(self._runtime)
 
     def __getattr__(self, name: str) -> NoReturn:
-        refuse_attribute(self, name, "What to_torch() makes", OF_DATA_LOADER)
+        refuse_attribute(self, name, "What to_torch() makes", "data_loader")
 
     def __iter__(self) -> Iterator[Tree]:
         """Begins the loader's next epoch, or the rest of one after `loader.set_state`.

@@ -16,7 +16,6 @@ from penstock.audio._decode import Decoding, RandomCrop, decode
 from penstock.audio._files import AudioError
 from penstock.audio._spectrogram import Spectrogram
 from penstock.base._arguments import explained as _explained, refuse_attribute as _refuse_attribute
-from penstock.base._foreign_words import OF_SOUND as _OF_SOUND
 
 __all__ = ["AudioError", "Decoding", "RandomCrop", "Spectrogram", "decode"]
 
@@ -29,4 +28,4 @@ del _name
 
 
 def __getattr__(name: str) -> _typing.NoReturn:
-    _refuse_attribute(_sys.modules[__name__], name, "penstock.audio", _OF_SOUND)
+    _refuse_attribute(_sys.modules[__name__], name, "penstock.audio", "sound")

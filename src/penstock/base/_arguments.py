@@ -14,14 +14,14 @@ import math
 import operator
 import os
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from numbers import Real
 from typing import Any, ClassVar, Final, NoReturn, TypeVar, get_args
 
 import numpy as np
 
 from penstock.base._errors import ArgumentError, ArgumentTypeError, PenstockError, SourceError, type_of
-from penstock.base._foreign_words import ARGUMENTS, NAMES, SAME, SEVERAL_IN_ONE, TOO_FEW, TOO_MANY
+from penstock.base._foreign_words import words
 from penstock.base._tracebacks import shorten
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -266,40 +266,42 @@ def _misuse(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
         signature.bind(*args, **kwargs)
     except TypeError as error:
         given_count = len(args) - ("self" in signature.parameters)
-        cures = TOO_FEW if "missing" in str(error) else TOO_MANY
+        cures = words("too_few" if "missing" in str(error) else "too_many")
         if name in cures:
             return f"{name}() {cures[name]}"
-        if len(places) == 1 and places[0] in SEVERAL_IN_ONE and given_count > 1:
+        # Python's `zip` and torch's `TensorDataset` take one by one what these take in one.
+        if places in (["tree"], ["path_or_tree"], ["datasets"], ["paths"]) and given_count > 1:
             return f"{name}() takes one tuple of them, not {given_count} arguments: {name}((a, b))."
         if by_name and given_count > len(places):
             return f"{name}() takes {', '.join(places) or 'nothing'} by position, and by name: {', '.join(by_name)}."
     return ""
 
 
-def refuse_attribute(owner: object, name: str, who: str, elsewhere: Mapping[str, str] = NAMES) -> NoReturn:
+def refuse_attribute(owner: object, name: str, who: str, *tables: str, cure: str = "") -> NoReturn:
     """Raises the error about a name that the package, or an object of a public class, does not have.
 
     Args:
         owner: The object that was asked.
         name: The attribute.
         who: The object in the user's words, such as `A dataset`.
-        elsewhere: Names of other libraries, with what stands in for each here.
+        tables: Of `foreign_words.toml`, which may have the name; by default that of functions and methods.
+        cure: What stands in for it, where the caller knows.
 
     Raises:
         AttributeError: Always; that of a property of this name, where one failed.
     """
     if hasattr(type(owner), name):
         object.__getattribute__(owner, name)  # a property, which said why it has no value: let it say so again
-    cure = elsewhere.get(name)
+    cure = cure or words(*(tables or ("names",))).get(name, "")
     raise AttributeError(f"{who} has no {name!r}{f': {cure}' if cure else ''}.", name=name, obj=None if cure else owner)
 
 
 def _cure(name: str, known: list[str]) -> str:
     import difflib  # only here, for an error
 
-    if SAME.get(name) in known:
-        return f"Here it is {SAME[name]}=."
-    if name in ARGUMENTS:
-        return ARGUMENTS[name]
+    if (same := words("same").get(name)) in known:
+        return f"Here it is {same}=."
+    if cure := words("arguments").get(name):
+        return cure
     alike = difflib.get_close_matches(name, known, 1)
     return f"Did you mean {alike[0]}=?" if alike else ""

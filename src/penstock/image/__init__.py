@@ -15,7 +15,7 @@ import typing as _typing
 
 from penstock.base._arguments import refuse_attribute as _refuse_attribute
 from penstock.base._extensions import IMAGE as _IMAGE, OWN as _OWN, found as _found
-from penstock.base._foreign_words import OF_IMAGES as _OF_IMAGES
+from penstock.base._foreign_words import words as _words
 from penstock.image._codecs import ImageError
 from penstock.image._decode import Decoding, decode
 from penstock.image._opencv import OpenCVMissingError, SimpleJPEGMissingError
@@ -51,7 +51,7 @@ def __getattr__(name: str) -> _typing.Any:
     if value is None:
         plain = name.replace("_", "").lower().removeprefix("random")
         ours = next((known for known in __all__ if known.replace("_", "") == plain), None)
-        cure = f"{ours}()" if ours else _OF_IMAGES.get(plain, "")
-        _refuse_attribute(_sys.modules[__name__], name, "penstock.image", {name: cure})
+        cure = f"{ours}()" if ours else _words("images").get(plain, "")
+        _refuse_attribute(_sys.modules[__name__], name, "penstock.image", "images", cure=cure)
     globals()[name] = value
     return value
