@@ -11,15 +11,8 @@ import penstock as ps
 from penstock.base import _atomic
 
 
-@pytest.fixture(params=["without a name", "with a name"])
-def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    if request.param == "with a name":
-        monkeypatch.setattr(_atomic, "_nameless", lambda folder, mode: None)
-    return tmp_path
-
-
-def test_a_file_is_replaced_when_all_of_it_is_on_the_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, done = folder / "a", []
+def test_a_file_is_replaced_when_all_of_it_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, done = tmp_path / "a", []
     path.write_bytes(b"old")
     fsync, replace = os.fsync, os.replace
     monkeypatch.setattr(_atomic.os, "fsync", lambda number: (done.append(os.fstat(number).st_size), fsync(number)))
@@ -29,29 +22,26 @@ def test_a_file_is_replaced_when_all_of_it_is_on_the_disk(folder: Path, monkeypa
         assert path.read_bytes() == b"old"
     assert path.read_bytes() == b"newer"
     assert done[:2] == [5, "named"]
-    assert os.listdir(folder) == ["a"]
+    assert os.listdir(tmp_path) == ["a"]
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_after_a_failure_the_old_file_is_there_and_nothing_else(
-    call: str, folder: Path, monkeypatch: pytest.MonkeyPatch, leaves_nothing_behind: None
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves_nothing_behind: None
 ) -> None:
-    (folder / "a").write_bytes(b"old")
+    (tmp_path / "a").write_bytes(b"old")
 
     def fail(*args: object) -> None:
         raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
 
     monkeypatch.setattr(_atomic.os, call, fail)
     with pytest.raises(OSError, match="quota"):
-        _atomic.write(folder / "a", b"new")
-    assert (folder / "a").read_bytes() == b"old"
-    assert os.listdir(folder) == ["a"]
+        _atomic.write(tmp_path / "a", b"new")
+    assert (tmp_path / "a").read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["a"]
 
 
-def test_what_a_killed_process_left_is_deleted_after_an_hour_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_atomic, "_nameless", lambda folder, mode: None)
+def test_what_a_killed_process_left_is_deleted_after_an_hour_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "target").write_bytes(b"precious")
     names = [f".penstock-{number:016x}.part" for number in range(5)]
     abandoned, young, link, folder, pipe = (tmp_path / name for name in names)
@@ -76,72 +66,30 @@ def test_what_a_killed_process_left_is_deleted_after_an_hour_and_nothing_else(
 
 
 def test_a_folder_is_looked_at_once_in_each_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_atomic, "_nameless", lambda folder, mode: None)
     _atomic.write(tmp_path / "a", b"")
     monkeypatch.setattr(_atomic.os, "listdir", lambda path: pytest.fail("again"))
     _atomic.write(tmp_path / "a", b"b")
 
 
-@pytest.mark.parametrize("code", [errno.EPERM, errno.EACCES, errno.ENOENT, errno.EXDEV, errno.ENOTSUP])
-@pytest.mark.parametrize("is_synced", [True, False])
-def test_where_a_file_cannot_get_a_name_later_its_content_is_copied(
-    code: int, is_synced: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "a").write_bytes(b"old")
-    content = os.urandom(3 << 20)
-
-    def refused(*args: object, **options: object) -> None:
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(_atomic.os, "link", refused)
-    with _atomic.complete(folder / "a", 0o640, is_synced=is_synced) as out:
-        out.write(content)
-        assert (folder / "a").read_bytes() == b"old"
-    assert (folder / "a").read_bytes() == content
-    umask = os.umask(0)
-    os.umask(umask)
-    assert stat.S_IMODE(os.stat(folder / "a").st_mode) == 0o640 & ~umask
-    assert os.listdir(folder) == ["a"]
+def test_a_link_is_replaced_and_its_target_stays(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_bytes(b"precious")
+    (tmp_path / "link").symlink_to(tmp_path / "victim")
+    _atomic.write(tmp_path / "link", b"new")
+    assert (tmp_path / "victim").read_bytes() == b"precious"
+    assert (tmp_path / "link").read_bytes() == b"new"
 
 
-def test_where_a_copy_fails_the_old_file_is_there_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves_nothing_behind: None
-) -> None:
-    (tmp_path / "a").write_bytes(b"old")
-    calls: list[str] = []
-
-    def refused(*args: object, **options: object) -> None:
-        calls.append("refused")
-        raise OSError(errno.ENOSPC if len(calls) == 2 else errno.EPERM, "No space left")
-
-    monkeypatch.setattr(_atomic.os, "link", refused)
-    monkeypatch.setattr(_atomic.shutil, "copyfileobj", refused)
-    with pytest.raises(OSError, match="No space left"):
-        _atomic.write(tmp_path / "a", b"new")
-    assert len(calls) == 2
-    assert (tmp_path / "a").read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["a"]
-
-
-def test_a_link_is_replaced_and_its_target_stays(folder: Path) -> None:
-    (folder / "victim").write_bytes(b"precious")
-    (folder / "link").symlink_to(folder / "victim")
-    _atomic.write(folder / "link", b"new")
-    assert (folder / "victim").read_bytes() == b"precious"
-    assert (folder / "link").read_bytes() == b"new"
-
-
-def test_what_is_no_file_is_not_replaced(folder: Path) -> None:
-    os.mkfifo(folder / "pipe")
-    (folder / "device").symlink_to("/dev/null")
-    (folder / "full").mkdir()
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "device").symlink_to("/dev/null")
+    (tmp_path / "full").mkdir()
     for name in ("pipe", "device", "full"):
         with pytest.raises(OSError, match=f"{name} is a folder, a device or a pipe, and no file that can be replaced"):
-            _atomic.write(folder / name, b"new")
+            _atomic.write(tmp_path / name, b"new")
     with pytest.raises(OSError, match="device or a pipe"):
-        ps.write_tfrecord(folder / "device", [b"abc"])
+        ps.write_tfrecord(tmp_path / "device", [b"abc"])
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
-    assert (folder / "device").is_symlink()
+    assert (tmp_path / "device").is_symlink()
 
 
 def test_a_picture_makes_no_folder(tmp_path: Path) -> None:

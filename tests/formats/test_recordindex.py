@@ -116,18 +116,15 @@ def test_content_of_an_older_file_is_replaced(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["cache", "gz"]
 
 
-def test_file_has_no_name_before_it_is_complete(tmp_path, monkeypatch):
+def test_file_has_no_name_before_it_is_complete(tmp_path):
     def records():
         yield b"abc"
         assert [name for name in os.listdir(tmp_path) if "part" not in name] == []
         yield b"def"
 
-    for number, nameless in enumerate((_atomic._nameless, lambda folder, mode: None)):
-        monkeypatch.setattr(_atomic, "_nameless", nameless)
-        ps.write_tfrecord(tmp_path / f"{number}", records())
-        assert os.listdir(tmp_path) == [f"{number}"]
-        assert (tmp_path / f"{number}").stat().st_mode & 0o777 == 0o666 & ~_umask()
-        (tmp_path / f"{number}").unlink()
+    ps.write_tfrecord(tmp_path / "file", records())
+    assert os.listdir(tmp_path) == ["file"]
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o666 & ~_umask()
 
 
 def _umask():

@@ -10,7 +10,6 @@ import fcntl
 import os
 import re
 import secrets
-import shutil
 import stat
 import time
 from collections.abc import Iterator
@@ -35,9 +34,8 @@ def complete(
 ) -> Iterator[BinaryIO]:
     """Opens a file for writing. It gets its name at the end, and is removed if the body fails.
 
-    On Linux it has no name until then, so that even a killed process leaves nothing behind. Some file systems have no
-    such files (NFS). There the next process that writes into the folder deletes what a killed one left an hour ago or
-    earlier. A lock shows that a writer is alive, also on another machine.
+    Until then it has another one. The next process that writes into the folder deletes what a killed one left an hour
+    ago or earlier. A lock shows that a writer is alive, also on another machine.
 
     Args:
         path: The name. Its folder is made if need be.
@@ -53,25 +51,19 @@ def complete(
     _require_replaceable(path)
     unfinished = path.with_name(f".penstock-{secrets.token_hex(8)}.part") if aside is None else Path(aside)
     keep_standard_numbers()
-    descriptor = None if aside is not None else _nameless(path.parent, mode)
-    has_name = descriptor is None
-    if has_name and aside is None:
+    if aside is None:
         _delete_abandoned(path.parent)
-    with naming(path), open(os.open(unfinished, _NEW, mode) if descriptor is None else descriptor, "wb") as out:
+    with naming(path), open(os.open(unfinished, _NEW, mode), "wb") as out:
         try:
-            if has_name:
-                with contextlib.suppress(OSError):  # without locks nobody deletes it
-                    fcntl.flock(out.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with contextlib.suppress(OSError):  # without locks nobody deletes it
+                fcntl.flock(out.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield out
             out.flush()
-            sync(out.fileno()) if is_synced else None
-            if not has_name:
-                has_name = True
-                _give_name(out.fileno(), unfinished, mode, is_synced=is_synced)
+            if is_synced:
+                sync(out.fileno())
             os.replace(unfinished, path)
         except BaseException:
-            if has_name:
-                unfinished.unlink(missing_ok=True)
+            unfinished.unlink(missing_ok=True)
             raise
 
 
@@ -113,16 +105,6 @@ def _require_replaceable(path: Path) -> None:
             raise OSError(errno.EEXIST, f"{path} is a folder, a device or a pipe, and no file that can be replaced")
 
 
-def _nameless(folder: Path, mode: int) -> int | None:
-    """Opens a file without a name; None if the system has none, or the folder is unusable."""
-    if not os.path.exists("/proc/self/fd"):  # needed to give it a name
-        return None
-    try:
-        return os.open(folder, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, mode)
-    except (AttributeError, OSError):
-        return None
-
-
 def _delete_abandoned(folder: Path) -> None:
     """Deletes files of this user that killed processes have not finished, once in each process: only names of ours."""
     if os.fspath(folder) in _swept:
@@ -144,23 +126,3 @@ def _delete_if_abandoned(path: Path) -> None:
             os.unlink(path)
     finally:
         os.close(descriptor)
-
-
-def _give_name(descriptor: int, path: Path, mode: int, *, is_synced: bool) -> None:
-    """Gives a file without a name one; where the system refuses, as some sandboxes and FUSE do, copies it."""
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        # This call cannot replace another file, and follows the link in /proc only with a directory given.
-        os.link(f"/proc/self/fd/{descriptor}", path.name, dst_dir_fd=folder, follow_symlinks=True)
-        return
-    except FileExistsError:
-        raise  # of another writer, with the same random name
-    except OSError:
-        pass
-    finally:
-        os.close(folder)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    with open(descriptor, "rb", closefd=False) as content, open(os.open(path, _NEW, mode), "wb") as out:
-        shutil.copyfileobj(content, out, 1 << 20)
-        out.flush()
-        sync(out.fileno()) if is_synced else None
