@@ -164,24 +164,9 @@ def test_a_handler_that_does_not_return_stops_no_worker(records: Records, caplog
         next(iterator)  # the worker went on
         records.gate.set()
         list(iterator)
-    [warning] = [each for each in caplog.messages if " log records of worker processes were dropped: 16 MiB" in each]
-    dropped_count = int(warning.partition(" ")[0].replace(",", ""))
+    warnings = [each for each in caplog.messages if " log records of this worker were dropped" in each]
+    dropped_count = sum(int(each.partition(" ")[0].replace(",", "")) for each in warnings)
     assert dropped_count > 500
-    assert len(records.kept) + dropped_count >= 4000  # the number is whole; elements of the next epoch may be there
-
-
-def test_workers_wait_for_no_handler_while_records_fit_into_the_queue(records: Records) -> None:
-    def step(x: Any) -> Any:
-        for number in range(20):
-            logging.getLogger("steps").warning("%d %d %s", x, number, "x" * 16_000)
-        return x
-
-    records.gate.clear()
-    with ps.range(8).map(step, element_spec=ps.ArraySpec((), int)).batch(1).loader("processes", workers=4) as loader:
-        list(loader)  # 2.5 MB of records wait
-        assert len(records.kept) == 0
-        records.gate.set()
-    assert len({text[:5] for text in records.texts()}) == 8 * 20
 
 
 def test_a_record_before_the_end_of_a_killed_worker_arrives(records: Records) -> None:

@@ -4,25 +4,20 @@ In a worker, `logging.Logger.callHandlers` formats a record, and sends it as one
 workers of a pool share. That is below the levels and filters of loggers, and above handlers and `propagate`. So it does
 not matter which handlers a worker has. The program hands each record to the logger of its name.
 
-Which thread does what. `Sender.send` runs on the thread of a worker that logs. In the program, the thread
-`penstock-log-reader` moves packets from the socket to a queue, and waits for no handler. The thread `penstock-log`
-hands the records to handlers. So a handler that is slow, that raises, or that waits for a lock of the training delays
-records and nothing else.
+In the program, the thread `penstock-log` takes packets from the socket, and hands the records to handlers. So a
+handler that is slow, that raises, or that waits for a lock of the training delays records and nothing else.
 
 Guarantees.
 - A packet arrives whole or not at all, so a worker that is killed while it logs does no harm.
 - A worker that ends by itself loses nothing: its packets are in the socket, and the reader takes all of them.
-- Memory is bounded: `QUEUE_NBYTES` wait in the queue, and about 200 KiB in the socket.
-- Only the reader drops records, and only from a full queue. The thread `penstock-log` reports their number.
+- Only a worker drops records, and only into a full socket. Its next record that finds room says how many.
 
 Each wait, and what ends it.
-- A worker waits while the socket is full: ended by the reader, or by the end of the program.
+- A worker waits while the socket is full: ended by room, or after `FULL_S`. Then it drops records, without a wait,
+  until there is room.
 - The reader waits for a packet: ended by one, or by `close`, which shuts the socket. A child that the program or a
   function forked may have a copy of the socket; shutting ends that too.
-- The reader waits for room in the queue: ended by room, or after `FULL_S`. Then it drops records, without a wait,
-  until there is room. So 150 small records that fill the socket keep a worker for 8 s at most.
-- The thread `penstock-log` waits for the reader: ended by a packet, or by the end of the reader.
-- `close` waits for `penstock-log` while that handles records, and for `GRACE_S` if a handler does not return.
+- `close` waits for the reader while that handles records, and for `GRACE_S` if a handler does not return.
 """
 
 import contextlib
@@ -35,18 +30,13 @@ import threading
 import time
 import traceback
 import weakref
-from collections import deque
 from typing import Any, Final, final
 
 from penstock.base._threads import start_thread
-from penstock.base._units import size_text
 from penstock.run.pool._interpreter import is_importing
 
-QUEUE_NBYTES: Final = 16 << 20
 FULL_S: Final = 0.05
-"""How long the reader waits for room in the queue."""
-TOLD_S: Final = 10.0
-"""The time from one report of dropped records to the next. The last one comes with the end."""
+"""How long a worker waits for room in the socket."""
 GRACE_S: Final = 2.0
 END_S: Final = 30.0
 """How long the end of the program waits for handlers."""
@@ -92,6 +82,7 @@ class Sender:
 
     def __init__(self, descriptor: int, number: int) -> None:
         self._socket = socket.socket(fileno=descriptor)
+        self._dropped_count = 0
         self._worker_name = f"penstock worker {number}"
 
     def install(self) -> None:
@@ -116,13 +107,24 @@ class Sender:
         add_handler(logging.getLogger(), logging.NullHandler())  # with it, basicConfig() in a function adds no other
 
     def send(self, record: logging.LogRecord) -> None:
-        """Sends a record, when there is room."""
+        """Sends a record, or drops it where there is no room."""
         try:
+            self._socket.settimeout(0 if self._dropped_count else FULL_S)
             self._socket.send(self._packed(record))
+        except (BlockingIOError, TimeoutError):
+            self._dropped_count += 1
+            return
         except (BrokenPipeError, ConnectionResetError):  # the pool has ended, and this process ends, too
-            pass
+            return
         except Exception:
             _ON_ERROR.handleError(record)
+        if self._dropped_count:
+            count, self._dropped_count = self._dropped_count, 0
+            _log.warning(
+                "%s log records of this worker were dropped, because handlers of the program are slow. Log less, or "
+                "use faster handlers.",
+                f"{count:,}",
+            )
 
     def _packed(self, record: logging.LogRecord) -> bytes:
         """As `logging.handlers.QueueHandler` prepares records: with text in place of arguments and exceptions."""
@@ -167,95 +169,47 @@ def _is_plain(value: Any, depth: int) -> bool:
 
 @final
 class LogReader:
-    """Takes the records of the workers of one pool, on threads of its own."""
+    """Takes the records of the workers of one pool, on a thread of its own."""
 
     def __init__(self) -> None:
         self._socket, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.descriptor = self._theirs.fileno()
         """What workers write to."""
-        self._queue: deque[bytes] = deque()
-        """This and the next three are guarded by the condition."""
-        self._queue_nbytes = 0
-        self._dropped_count = 0
-        self._has_ended = False
-        """Whether the reader puts nothing more into the queue."""
-        self._changed = threading.Condition()
-        self._progress = 0
-        self._handling = threading.Thread(target=self._handle_each, name="penstock-log", daemon=True)
-        reading = threading.Thread(target=self._read, name="penstock-log-reader", daemon=True)
+        self._handled_count = 0
+        self._reading = threading.Thread(target=self._read, name="penstock-log", daemon=True)
         try:
-            start_thread(reading)
-            start_thread(self._handling)
+            start_thread(self._reading)
         except BaseException:
-            self._theirs.shutdown(socket.SHUT_RDWR)  # which ends the reader
             self._theirs.close()
-            if not reading.ident:
-                self._socket.close()
+            self._socket.close()
             raise
         _open.add(self)
 
-    def close(self, timeout_s: float = threading.TIMEOUT_MAX) -> int:
-        """Handles what is there, and ends the threads. The workers have ended.
+    def close(self, timeout_s: float = threading.TIMEOUT_MAX) -> bool:
+        """Handles what is there, and ends the thread. The workers have ended.
 
         Returns:
-            The number of records that are not handled yet, or were dropped without a report.
+            Whether all records are handled.
         """
         with contextlib.suppress(OSError):
             self._theirs.shutdown(socket.SHUT_RDWR)
         ends_at, before = time.monotonic() + timeout_s, -1
-        while self._handling.is_alive() and before != self._progress and time.monotonic() < ends_at:
-            before = self._progress
-            self._handling.join(GRACE_S)
+        while self._reading.is_alive() and before != self._handled_count and time.monotonic() < ends_at:
+            before = self._handled_count
+            self._reading.join(GRACE_S)
         self._theirs.close()
-        return self._dropped_count + len(self._queue) + self._handling.is_alive()
+        return not self._reading.is_alive()
 
     def _read(self) -> None:
-        is_stuck = False
         with self._socket:
             while data := self._socket.recv(2 * _PACKET_NBYTES):
-                with self._changed:
-                    is_stuck = not self._changed.wait_for(self._has_room, 0 if is_stuck else FULL_S)
-                    if is_stuck:
-                        self._dropped_count += 1
-                        continue
-                    self._queue.append(data)
-                    self._queue_nbytes += len(data)
-                    self._changed.notify_all()
-        with self._changed:
-            self._has_ended = True
-            self._changed.notify_all()
-
-    def _has_room(self) -> bool:
-        return self._queue_nbytes < QUEUE_NBYTES
-
-    def _handle_each(self) -> None:
-        is_last, told_at = False, 0.0
-        while not is_last:
-            with self._changed:
-                self._changed.wait_for(lambda: self._queue or self._has_ended)
-                data = self._queue.popleft() if self._queue else b""
-                self._queue_nbytes -= len(data)
-                is_last = not data
-                dropped_count = 0
-                if is_last or time.monotonic() >= told_at + TOLD_S:
-                    dropped_count, self._dropped_count = self._dropped_count, 0
-                self._changed.notify_all()
-            try:
-                if dropped_count:
-                    told_at = time.monotonic()
-                    _log.warning(
-                        "%s log records of worker processes were dropped: %s of earlier ones waited for handlers of "
-                        "this program. Log less, or use faster handlers.",
-                        f"{dropped_count:,}",
-                        size_text(QUEUE_NBYTES),
-                    )
-                if data:
+                try:
                     _handle(pickle.loads(data))
-            except BaseException:  # of a handler or a filter; SystemExit too, which would end this thread
-                if logging.raiseExceptions and sys.stderr is not None:
-                    with contextlib.suppress(Exception):  # stderr may be closed
-                        traceback.print_exc()
-            self._progress += 1
+                except BaseException:  # of a handler or a filter; SystemExit too, which would end this thread
+                    if logging.raiseExceptions and sys.stderr is not None:
+                        with contextlib.suppress(Exception):  # stderr may be closed
+                            traceback.print_exc()
+                self._handled_count += 1
 
 
 _open: Final["weakref.WeakSet[LogReader]"] = weakref.WeakSet()
@@ -264,11 +218,11 @@ if hasattr(os, "register_at_fork"):
 
 
 def close_all() -> None:
-    """Waits for handlers at the end of the program, and says on stderr how many records are lost."""
+    """Waits for handlers at the end of the program, and says on stderr if records are lost."""
     ends_at = time.monotonic() + END_S
-    count = sum(each.close(max(0.0, ends_at - time.monotonic())) for each in list(_open))
-    if count and sys.stderr is not None:
-        sys.stderr.write(f"penstock: {count:,} log records of worker processes are lost, because handlers are slow.\n")
+    are_handled = [each.close(max(0.0, ends_at - time.monotonic())) for each in list(_open)]
+    if not all(are_handled) and sys.stderr is not None:
+        sys.stderr.write("penstock: log records of worker processes are lost, because handlers are slow.\n")
 
 
 def _handle(fields: dict[str, Any]) -> None:
