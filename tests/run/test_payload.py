@@ -299,7 +299,7 @@ def typed[**P, R](function: Callable[P, R]) -> Callable[P, R]:
 
 @typed
 def decorated(x: Pixels) -> Tree[int]:
-    return Box[int, str]().get(x), Pixels.__value__
+    return Box[int, str]().get(x)
 """
 
 
@@ -308,7 +308,7 @@ def test_type_parameters_and_aliases_travel(tell):
     module = types.ModuleType("made_by_hand")
     vars(module).update(np=np, Callable=Callable)
     exec(TYPE_PARAMETERS, vars(module))
-    assert tell(module.decorated, 3) == "(3, <class 'numpy.ndarray'>)"
+    assert tell(module.decorated, 3) == "3"
 
 
 def test_two_steps_share_one_array_through_views_of_it(tell):
@@ -589,20 +589,21 @@ def refused(file):
         f"from_generator(Simulator) at test_payload.py:LINE holds the attribute `lock`, a lock, {unpicklable}. {inside}"
     )
     yield penstock.from_generator(Simulator()), text
-    limit = "of SIZE pickled; besides arrays, at most 32 MiB travel to a worker process"
+    limit = (
+        ", which cannot travel to a worker process (it is more than 32 MiB pickled; besides arrays, no more travels)"
+    )
     large = [str(n) * 100 for n in range(100_000)]
     place = "map(<lambda>) at test_payload.py:LINE holds"
-    yield numbers.map(lambda x: large[x]), f"{place} the variable `large`, a list {limit}. {cure}"
-    text = f"{place} the global `LARGE`, in it the item 'all', a bytes {limit}. {cure}"
+    yield numbers.map(lambda x: large[x]), f"{place} the variable `large`, a list{limit}. {cure}"
+    text = f"{place} the global `LARGE`, in it the item 'all', a bytes{limit}. {cure}"
     yield numbers.map(lambda x: LARGE), text
-    yield penstock.from_source(large), f"from_source(list) holds a list {limit}. {instead}"
+    yield penstock.from_source(large), f"from_source(list) holds a list{limit}. {instead}"
 
 
 def test_each_refusal_names_the_step_the_variable_and_the_cure():
     with open(__file__) as file:
         for dataset, message in refused(file):
-            found = re.sub(r"of \d+(\.\d+)? MiB pickled", "of SIZE pickled", refusal_of(dataset.map(lambda x: x)))
-            assert found == message
+            assert refusal_of(dataset.map(lambda x: x)) == message
 
 
 def test_what_is_not_of_the_plan_is_refused_too():
@@ -611,13 +612,6 @@ def test_what_is_not_of_the_plan_is_refused_too():
     ) as caught:
         pack(penstock.range(1)._node, LOCK)
     assert isinstance(caught.value.__cause__, TypeError)
-
-
-def test_of_many_large_things_the_largest_is_named():
-    parts = [bytes(size * MIB) for size in (15, 19)]
-    one, other = parts
-    dataset = penstock.range(1).map(lambda x: one).map(lambda x: other)
-    assert "holds the variable `other`, a bytes of 19.0 MiB" in refusal_of(dataset)
 
 
 def test_a_payload_of_the_largest_size_travels():

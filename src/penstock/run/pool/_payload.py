@@ -5,9 +5,9 @@ or to modules that are not installed (one beside the script, a test module), wit
 Installed modules go by reference, and a worker imports them. Not in the pickle: large arrays, of which a worker gets a
 copy on write of shared memory; memmaps, which it maps again by path; open files, which are refused.
 
-A module of the user's that is used as an object (`import mylib`, then `mylib.f`) travels as a module with the names
-that travelling functions take from it. Its other imports stay behind: no worker imports a framework that only the
-training uses.
+A module of the user's that is used as an object (`import mylib`, then `mylib.f`) travels as a module with those of its
+names that travelling functions mention. So a worker that ran another plan sees what this plan's program has set. Its
+other imports stay behind: no worker imports a framework that only the training uses.
 
 Packing imports nothing of the user's, and runs only the methods by which objects are pickled. An object that cannot
 travel is refused by the name of its variable. That name is found afterwards, by packing parts.
@@ -18,7 +18,6 @@ import functools
 import inspect
 import io
 import itertools
-import math
 import os
 import pickle
 import random
@@ -34,10 +33,9 @@ import cloudpickle
 import numpy as np
 import numpy.typing as npt
 
-from penstock.base._code import closure_of, globals_of, is_own, is_own_code, mentioned_in, uses
+from penstock.base._code import closure_of, globals_of, is_own, is_own_code, mentioned_in
 from penstock.base._errors import SourceError, TravelError, type_of
 from penstock.base._travel import Journey, packing_for
-from penstock.base._units import size_text
 from penstock.lower._analysis import held_in
 from penstock.memory._pickles import Sink, TooLargeError, reduced
 from penstock.memory._shared import View, lay_out
@@ -190,7 +188,7 @@ def _pickled(
     own: Collection[int] = (),
     leaves_machine: bool = False,
 ) -> tuple["_Pickler", Sink]:
-    names = _Names()
+    names = {"__getattr__"}
     while True:
         sink = Sink(limit_nbytes, is_kept=is_kept)
         with _turn.lock, packing_for(Journey(leaves_machine)):
@@ -208,11 +206,11 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
 
     Args:
         sink: Where it writes.
-        names: The names that functions take from modules, from earlier dumps of the same value. This one adds to it.
+        names: The names that functions mention, from earlier dumps of the same value. This one adds to it.
         own: The ids of the plan's nodes. Others are of datasets that functions hold.
     """
 
-    def __init__(self, sink: Sink, names: "_Names", own: Collection[int]) -> None:
+    def __init__(self, sink: Sink, names: set[str], own: Collection[int]) -> None:
         super().__init__(sink, protocol=5)
         self.arrays: list[tuple[Array, StridedFile | None]] = []
         """Arrays that are not in the pickle, by number, with the files of those that are mapped."""
@@ -227,7 +225,6 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         self._sent: list[tuple[types.ModuleType, set[str]]] = []
         self._looked_at: set[str] = set()
         self._registered: list[types.ModuleType] = []
-        self._aliases: set[int] = set()
 
     def forget(self) -> None:
         """Undoes the registration of modules in cloudpickle, except the user's own."""
@@ -237,7 +234,11 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
 
     def lacks_names(self) -> bool:
         """Whether a module went without a name that a function pickled later takes from it: then once more."""
-        return any(self._names.of(module) - sent for module, sent in self._sent)
+        return any(self._taken(module) - sent for module, sent in self._sent)
+
+    def _taken(self, module: types.ModuleType) -> set[str]:
+        """The names of a module that are mentioned anywhere, and the function that makes some when asked (PEP 562)."""
+        return (self._names - {"__builtins__", "__loader__", "__spec__"}) & vars(module).keys()
 
     def persistent_id(self, obj: Any) -> int | None:
         """The number of an array that is not in the pickle; the same array, the same number."""
@@ -259,7 +260,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
             self._look_at(obj.__module__)
             reduced = super().reducer_override(obj)
             if reduced is not NotImplemented:
-                self._names.add(obj)
+                self._names.update(mentioned_in(obj.__code__))
             return reduced
         if isinstance(obj, types.CodeType):
             # From 3.1.3 on, cloudpickle drops the file's name, and tracebacks would not show the user's lines.
@@ -273,8 +274,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
             if id(obj) not in self._own and obj.known_spec is None:
                 self.unseen.append(obj)
         elif isinstance(obj, _HINTS):
-            if not _is_of_installed(obj):  # or else by name
-                return self._reduce_hint(obj)
+            # Types of annotations, which pickle and cloudpickle would make a worker look up in the user's module.
+            if isinstance(obj, typing.NewType):
+                return typing.NewType, (obj.__name__, obj.__supertype__)
+            return getattr, (typing, "Any")
         elif isinstance(obj, functools._lru_cache_wrapper):
             if is_own_code(obj):  # or else it would go as a name in its module, which a worker would import
                 return _cached, (obj.__wrapped__, obj.cache_parameters())
@@ -305,53 +308,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
                 self._registered.append(module)
 
     def _reduce_module(self, module: types.ModuleType) -> Any:
-        content = {name: vars(module)[name] for name in self._names.of(module)}
+        content = {name: vars(module)[name] for name in self._taken(module)}
         self._sent.append((module, set(content)))
         # The content is set when the module exists, for it may refer to the module.
         return types.ModuleType, (module.__name__,), content, None, None, _fill_module
-
-    def _reduce_hint(self, hint: Any) -> Any:
-        """Types of annotations; pickle and cloudpickle would make a worker look them up in the user's module."""
-        if isinstance(hint, typing.NewType):
-            return typing.NewType, (hint.__name__, hint.__supertype__)
-        if isinstance(hint, (typing.ParamSpec, typing.TypeVarTuple)):
-            return type(hint), (hint.__name__,)
-        # One that comes again comes in its own value, `type Tree = list[Tree]`, which pickle cannot say.
-        value = typing.Any if id(hint) in self._aliases else hint.__value__
-        self._aliases.add(id(hint))
-        return _alias, (hint.__name__, value, hint.__type_params__)
-
-
-class _Names:
-    """The names that travelling functions take from the user's modules."""
-
-    def __init__(self) -> None:
-        self._taken: dict[str, set[str]] = {}
-        self._mentioned: set[str] = set()
-
-    def of(self, module: types.ModuleType) -> set[str]:
-        """The names of one module; if it is known by no function, all names that are mentioned anywhere."""
-        # A module that makes its names when they are asked for (PEP 562) goes on doing so.
-        names = self._taken.get(module.__name__, self._mentioned) | {"__getattr__"}
-        return (names - {"__builtins__", "__loader__", "__spec__"}) & vars(module).keys()
-
-    def add(self, function: types.FunctionType) -> None:
-        """Adds what a function takes: `mylib.f` takes `f`, and if `mylib` is used otherwise, all that it mentions."""
-        mentioned = set(mentioned_in(function.__code__))
-        self._mentioned |= mentioned
-        scope = {**globals_of(function, mentioned), **closure_of(function)}
-        if not any(isinstance(value, types.ModuleType) and is_own(value) for value in scope.values()):
-            return
-        for name, attributes in uses(function.__code__):
-            value = scope.get(name)
-            while isinstance(value, types.ModuleType) and is_own(value):
-                taken = self._taken.setdefault(value.__name__, set())
-                if not attributes:
-                    taken |= mentioned
-                    break
-                name, *attributes = attributes
-                taken.add(name)
-                value = vars(value).get(name)
 
 
 _OPEN_FILES = (io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO)
@@ -359,15 +319,6 @@ _OPEN_FILES = (io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.Buffer
 
 # `type X = ...` is of Python 3.12.
 _HINTS = (typing.NewType, typing.ParamSpec, typing.TypeVarTuple, getattr(typing, "TypeAliasType", typing.NewType))
-
-
-def _is_of_installed(hint: Any) -> bool:
-    module = sys.modules.get(hint.__module__ or "")
-    return module is not None and not is_own(module) and getattr(module, hint.__name__, None) is hint
-
-
-def _alias(name: str, value: Any, parameters: tuple[Any, ...]) -> Any:
-    return typing.TypeAliasType(name, value, type_params=parameters)  # type: ignore[attr-defined]  # of 3.12
 
 
 def _code(filename: str, make: Callable[..., types.CodeType], arguments: tuple[Any, ...]) -> types.CodeType:
@@ -413,9 +364,6 @@ def _reduce_array(array: Any) -> Any:
 
 # What follows runs after a failure, to find its cause.
 
-_MEASURED_NBYTES: Final = 1 << 30
-_Result = tuple[float, str | None]  # bytes, pickled; or infinity, and why it cannot be
-
 
 def stay_behind(plan: Node) -> list[TravelError]:
     """Returns an error for each function and source of a plan that cannot travel. Copies no arrays."""
@@ -429,14 +377,12 @@ def stay_behind(plan: Node) -> list[TravelError]:
 
 
 def _diagnosis(held: Sequence[tuple[Node, Any]], error: Exception) -> TravelError:
-    """Names the step and the variable that cannot travel; or the largest one, if all can."""
-    results = [_measured(value) for _, value in held]
-    worst = max(range(len(held)), key=lambda number: results[number][0], default=None)
-    if worst is None or (not isinstance(error, TooLargeError) and results[worst][1] is None):
+    """Names the step and the variable that cannot travel."""
+    node, value = next((step for step in held if _why_not(step[1])), (None, None))
+    if node is None:
         why = f"{type(error).__name__}: {error}"
         return TravelError(f'This dataset cannot travel to a worker process ({why}). Use executor="threads".')
-    node, value = held[worst]
-    words, culprit, (nbytes, reason) = _narrowed(value, results[worst], set())
+    words, culprit = _narrowed(value, set())
     cure = "Give files or arrays (from_npy, from_arrays)"
     if node.opens is None:  # a generator or a function
         cure = "Make it inside the generator"
@@ -444,36 +390,31 @@ def _diagnosis(held: Sequence[tuple[Node, Any]], error: Exception) -> TravelErro
             cure = "Make it inside the function, give it as NumPy arrays, which workers share"
     what = [*words, type_of(culprit)]
     what[-2:] = [", ".join(what[-2:])]
-    fact = f"{located(node)} {'is' if culprit is value else 'holds'} {', in it '.join(what)}"
-    if reason:
-        fact += f", which cannot travel to a worker process ({reason})"
-    else:
-        size = f"more than {size_text(_MEASURED_NBYTES)}" if nbytes > _MEASURED_NBYTES else size_text(int(nbytes))
-        fact += (
-            f" of {size} pickled; besides arrays, at most {size_text(PAYLOAD_LIMIT_NBYTES)} travel to a worker process"
-        )
-    return TravelError(f'{fact}. {cure}, or use executor="threads".')
+    return TravelError(
+        f"{located(node)} {'is' if culprit is value else 'holds'} {', in it '.join(what)}, which cannot travel to a "
+        f'worker process ({_why_not(culprit)}). {cure}, or use executor="threads".'
+    )
 
 
-def _measured(value: Any) -> _Result:
+def _why_not(value: Any) -> str:
+    """Why a value cannot travel; empty if it can."""
     try:
-        return _pickled(value, _MEASURED_NBYTES, is_kept=False)[1].nbytes, None
-    except TooLargeError:
-        return _MEASURED_NBYTES + 1, None
+        _pickled(value, PAYLOAD_LIMIT_NBYTES, is_kept=False)
+    except TooLargeError as error:
+        return f"it is {error} pickled; besides arrays, no more travels"
     except Exception as error:
-        return math.inf, f"{type(error).__name__}: {str(error)[:200]}"
+        return f"{type(error).__name__}: {str(error)[:200]}"
+    return ""
 
 
-def _narrowed(value: Any, result: _Result, above: set[int]) -> tuple[list[str], Any, _Result]:
-    """The part of a value that cannot travel: the words that lead to it, itself, and its result."""
+def _narrowed(value: Any, above: set[int]) -> tuple[list[str], Any]:
+    """The part of a value that cannot travel: the words that lead to it, and itself."""
     above = {*above, id(value)}
     for words, part in _parts(value):
-        if id(part) not in above and len(above) < 10:
-            found = _measured(part)
-            if found[0] >= result[0] / 2:
-                inner, culprit, found = _narrowed(part, found, above)
-                return [words, *inner] if words else inner, culprit, found
-    return [], value, result
+        if id(part) not in above and len(above) < 10 and _why_not(part):
+            inner, culprit = _narrowed(part, above)
+            return [words, *inner] if words else inner, culprit
+    return [], value
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
@@ -488,7 +429,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, functools._lru_cache_wrapper):
         yield "", value.__wrapped__
     elif isinstance(value, types.FunctionType) and is_own_code(value):
-        names = {name for name, _ in uses(value.__code__)}
+        names = set(mentioned_in(value.__code__))
         yield from ((f"the variable `{name}`", each) for name, each in closure_of(value).items())
         yield from ((f"the global `{name}`", each) for name, each in globals_of(value, names).items())
         for parameter in inspect.signature(value, follow_wrapped=False).parameters.values():
