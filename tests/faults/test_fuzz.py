@@ -1,4 +1,7 @@
-"""Damaged small files of every format give right rows, or an error with the file's name. `make fuzz` runs longer."""
+"""Damaged small files of every format give right rows, or an error with the file's name; they end no more than that.
+
+`make fuzz` runs longer.
+"""
 
 import contextlib
 import faulthandler
@@ -65,11 +68,6 @@ FAULTY = """
         while True:
             pass
 
-    def works(folder):
-        ends_s = time.process_time() + 0.8
-        while time.process_time() < ends_s:
-            pass
-
     def raises(folder):
         raise ZeroDivisionError("division")
 
@@ -79,23 +77,18 @@ FAULTY = """
     def has_name(folder):
         raise ps.SourceError("file is damaged")
 
-    def grows(folder):
-        return [np.ones(200 << 20, np.uint8)]
-
     def grows_without_end(folder):
         return [np.ones(4 << 30, np.uint8)]
 
-    runner.HANG_S, runner.SPIN_S, runner.PROCESSOR_S = 10.0, 2.0, 0.6
+    runner.HANG_S, runner.MOST_ASIDE = 1.0, 1
     FORMATS.clear()
     FORMATS.update({
         "ends": format_of(ends),
         "hangs": format_of(hangs),
         "spins": format_of(spins),
-        "works": format_of(works),
         "raises": format_of(raises),
         "has no name": format_of(has_no_name),
         "has a name": format_of(has_name),
-        "grows": format_of(grows),
         "grows without end": format_of(grows_without_end),
         "invents": format_of(lambda folder: [np.int64(2)], is_exact=True),
         "differs": format_of(lambda folder: [np.int64(2)], model=lambda folder: [np.int64(3)]),
@@ -105,7 +98,8 @@ FAULTY = """
     ran = runner.fuzz(list(FORMATS), 6.0, "seed", Path(sys.argv[1], "kept"), Path(sys.argv[1], "work"))
     for name, each in ran.items():
         assert each.cases, name
-        print(name, *sorted({failure.kind for failure in each.failures.values()}), sep=": ")
+        aside = ["set aside"] if each.set_aside else []
+        print(name, *aside, *sorted({failure.kind for failure in each.failures.values()}), sep=": ")
 """
 
 
@@ -116,22 +110,19 @@ def test_the_fuzzer_finds_each_kind_of_fault(
     done = fresh_python(textwrap.dedent(FAULTY), str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
-        "ends: the process ended with -11",
-        "hangs: hangs",
-        "spins: hangs",
-        "works: slow",
+        "ends: set aside",
+        "hangs: set aside",
+        "spins: set aside",
         "raises: another exception",
         "has no name: an error without the file's name",
         "has a name",
-        "grows: memory",
-        "grows without end: another exception",
+        "grows without end",
         "invents: rows that nobody wrote",
         "differs: other rows than the model's",
         "fails: rows where the model fails",
         "is right",
     ]
     kept = {each.name for each in (tmp_path / "kept").iterdir()}
-    assert {name.rstrip("0123456789") for name in kept} >= {"ends-", "hangs-", "raises-", "invents-"}
-    text = next((tmp_path / "kept").glob("ends-*/what.txt")).read_text()
-    assert "Segmentation fault" in text
-    assert "python -m tests.fuzz --formats 'ends' --seed seed --case" in text
+    assert {name.rstrip("0123456789") for name in kept} >= {"raises-", "invents-"}
+    text = next((tmp_path / "kept").glob("raises-*/what.txt")).read_text()
+    assert "python -m tests.fuzz --formats 'raises' --seed seed --case" in text

@@ -1,7 +1,7 @@
 """`python -m tests.fuzz`: damages small files of every format, and reads them.
 
-Checks of each case: the process lives, the case ends in time, memory stays below the limit, an exception is one of
-penstock's and names the file, and rows are right where that can be known. `make fuzz` runs it.
+Cases run in worker processes with a limit of memory, and end no more than themselves. Checks of each case: an exception
+is one of penstock's and names the file, and rows are right where that can be known. `make fuzz` runs it.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def main() -> int:
         names.remove(name)
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         if options.case is not None:
-            bench = runner.Bench(names[0], Path(folder, "files"), options.seed)
+            bench = runner.Bench(names[0], FORMATS[names[0]], Path(folder, "files"), options.seed)
             print(bench.run(options.case))
             return 0
         seconds, keep = options.seconds, options.keep.absolute()

@@ -62,8 +62,6 @@ class Format:
         model: What the files say, by other means than penstock. It raises an exception if they are not readable.
         is_exact: Every row that comes is one of the sound files', whatever the damage.
         has_names: Whether errors name the damaged file or its folder.
-        has_runtime: Whether its library has threads and an allocator of its own. Then no child of a fork may inherit
-            it, and it ends the process where it gets no memory.
     """
 
     seeds: dict[str, Make]
@@ -76,7 +74,6 @@ class Format:
     model: Callable[[Path], Rows] | None = None
     is_exact: bool = False
     has_names: bool = True
-    has_runtime: bool = False
 
     @property
     def missing(self) -> list[str]:
@@ -638,7 +635,6 @@ LANCE = Format(
     lambda folder: ps.from_lance(folder / "a.lance"),
     files=("a.lance/**/*.*",),
     needs=("lance", "pyarrow"),
-    has_runtime=True,
 )
 MDS = Format(
     {"raw": _mds(), "gzip": _mds("gz")},

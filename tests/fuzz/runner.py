@@ -1,30 +1,26 @@
-"""Runs cases in child processes, and watches these.
+"""Runs cases in worker processes with a limit of memory, and takes what comes of them.
 
-A case is a number. From it and a seed follow the files that are damaged, the damage, and the way of reading. A child is
-forked for each format and some seconds; it writes the number of its case into shared memory before it begins, so that
-the parent knows which case ended the process or hangs. The files of a case that fails are kept with the command that
-repeats it.
+A case is a number. From it and a seed follow the files that are damaged, the damage, and the way of reading. Cases are
+the elements of a dataset, which one pool of workers runs for all formats. What ends, hangs or fills a worker is set
+aside by `on_error="skip"`, with its number: that is no failure, because it ends no more than its element. The files of
+a case that fails are kept with the command that repeats it.
 """
 
 import contextlib
 import faulthandler
-import gc
 import itertools
 import json
 import logging
-import mmap
 import os
 import random
 import re
 import resource
 import shutil
-import signal
-import sys
 import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,23 +29,18 @@ import numpy as np
 
 import penstock as ps
 from penstock.base import _tree
+from penstock.base._errors import lacks_memory
 from tests.fuzz.formats import FORMATS, Format, OtherLibraryError, Rows
 from tests.fuzz.mutations import mutated
 
-MEMORY_LIMIT = 64 << 20
-# What a case may add to the resident memory: the limit, and the overhead that the documentation promises with it.
-GROWTH_NBYTES = MEMORY_LIMIT + (64 << 20)
-# A case that wants more gets no memory.
-HARD_NBYTES = 1 << 30
-PROCESSOR_S = 5.0
+MEMORY_LIMIT = 500 << 20
+WORKERS = 2
 # The rows of a case that are read: rows without bytes may be as many as a head says.
 MOST_ROWS = 10_000
-# A child is ended if its case takes so much of a processor, or this time. The time is counted in looks and not clocked:
-# where other programs have the processors, the process that looks waits for them, too.
-SPIN_S, HANG_S, LOOK_S = 20.0, 120.0, 0.02
+HANG_S = 20.0
+# Each takes some seconds, so a format has no more at a time.
+MOST_ASIDE = 10
 KEPT = 3
-# The exit status of a child that failed by itself, not in a case.
-NOT_A_CASE = 70
 
 
 @dataclass
@@ -71,7 +62,9 @@ class Ran:
     rows: int = 0
     """Cases that gave rows, all of them right."""
     errors: int = 0
-    """Cases that gave an error of penstock's."""
+    """Cases that gave an error of penstock's, or got no memory."""
+    set_aside: int = 0
+    """Cases that ended their worker, or made it hang."""
     failures: dict[str, Failure] = field(default_factory=dict)
 
 
@@ -89,8 +82,8 @@ class CaseError(Exception):
 class Bench:
     """The sound files of a format in a folder, and cases on them."""
 
-    def __init__(self, name: str, folder: Path, seed: str) -> None:
-        self.name, self.format, self.seed = name, FORMATS[name], seed
+    def __init__(self, name: str, form: Format, folder: Path, seed: str) -> None:
+        self.name, self.format, self.seed = name, form, seed
         self.folders, self.sound, self.rows = [], {}, {}
         for variant, make in self.format.seeds.items():
             place = folder / variant
@@ -123,7 +116,6 @@ class Bench:
             CaseError: It failed.
         """
         place, damaged, is_mended, way = self.damage(number)
-        began_s, began_nbytes = time.process_time(), _resident_nbytes(reset=True)
         try:
             rows, error = read(self.format, place, way), None
         except ps.PenstockError as caught:
@@ -131,12 +123,9 @@ class Bench:
         except OtherLibraryError:
             return "error"
         except Exception as caught:
+            if lacks_memory(caught):
+                return "error"
             raise CaseError("another exception", _place_of(caught)) from caught
-        spent_s, grown = time.process_time() - began_s, _resident_nbytes() - began_nbytes
-        if grown > GROWTH_NBYTES:
-            raise CaseError("memory", _place_of(error) if error else "rows")
-        if spent_s > PROCESSOR_S:
-            raise CaseError("slow", f"{spent_s:.0f} s")
         if error is not None:
             self.require_name(error, place, damaged)
             return "error"
@@ -233,46 +222,30 @@ def _place_of(error: BaseException) -> str:
     return f"{type(error).__name__} at {where}: {text}"
 
 
-def _resident_nbytes(*, reset: bool = False) -> int:
-    """Returns the resident memory, after a `reset` of its peak; or that peak."""
-    if reset:
-        with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
-            file.write("5")
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS:" if reset else "VmHWM:"):
-            return int(line.split()[1]) << 10
-    return 0
+# ---------------------------------------------------------------------------------------------- the workers
 
 
-# ---------------------------------------------------------------------------------------------- the child
+def case_of(name: str, form: Format, seed: str, folder: Path) -> Callable[[Any], str]:
+    """Makes the function that runs a case in a worker. It returns the number, the result, and what is wrong."""
+    benches: list[Bench] = []
+
+    def run(number: Any) -> str:
+        if not benches:
+            _quiet(folder)
+            benches.append(Bench(name, form, folder / str(os.getpid()), seed))
+        assert resource.getrlimit(resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY
+        result, text = result_of(benches[0], int(number))
+        return json.dumps([int(number), result, text])
+
+    return run
 
 
-def _child(name: str, seed: str, first: int, until_s: float, folder: Path, shared: mmap.mmap, results: Path) -> None:
-    """Runs cases until a time, or `first` alone if that has passed."""
-    _quiet(folder)
-    bench = Bench(name, folder / "files", seed)
-    if not is_sanitized():
-        with contextlib.suppress(ImportError):  # its pool reserves a gigabyte when it is first used, in whichever case
-            import pyarrow as pa
-
-            pa.allocate_buffer(1 << 20)
-        used = int(re.search(r"VmData:\s+(\d+)", Path("/proc/self/status").read_text())[1]) << 10  # type: ignore[index]
-        resource.setrlimit(resource.RLIMIT_DATA, (used + HARD_NBYTES, used + HARD_NBYTES))
-    number = first
-    with results.open("w") as out:
-        while True:
-            shared[:8] = number.to_bytes(8, "little")
-            try:
-                result, text = bench.run(number), ""
-            except CaseError as error:
-                result, text = error.kind, error.text
-                _keep(bench, number, folder / "failed", "".join(traceback.format_exception(error)))
-            shared[8:16] = (int.from_bytes(shared[8:16], "little") + 1).to_bytes(8, "little")
-            out.write(json.dumps([number, result, text]) + "\n")
-            out.flush()
-            number += 1
-            if time.monotonic() >= until_s:
-                return
+def result_of(bench: Bench, number: int) -> tuple[str, str]:
+    """Runs a case. Returns its result, and what is wrong."""
+    try:
+        return bench.run(number), ""
+    except CaseError as error:
+        return error.kind, error.text
 
 
 def is_sanitized() -> bool:
@@ -282,121 +255,70 @@ def is_sanitized() -> bool:
 
 def _quiet(folder: Path) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    log = os.open(folder / "stderr", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    log = os.open(folder / "stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 2)
     faulthandler.enable(file=2)
     logging.getLogger("penstock").setLevel(logging.CRITICAL)
     warnings.simplefilter("ignore")
-    os.chdir(folder)
-    os.environ["XDG_CACHE_HOME"] = str(folder / "home")
 
 
-def _keep(bench: Bench, number: int, folder: Path, text: str) -> None:
-    """Copies the files of a case, which are damaged again: reading may have mended them."""
-    place, damaged, *_ = bench.damage(number)
-    target = folder / str(number)
-    if target.exists() or len(list(folder.glob("*"))) > 30:
-        return
-    target.mkdir(parents=True)
-    for file in damaged:
-        shutil.copy(file, target / file.name)
-    (target / "what.txt").write_text(f"{bench.name}, {place.name}\n{text}")
+# ---------------------------------------------------------------------------------------------- the trainer
 
 
-# ---------------------------------------------------------------------------------------------- the parent
+def _results(name: str, seed: str, first: int, until_s: float, folder: Path) -> Iterator[tuple[int, str, str]]:
+    """Yields the number, the result, and what is wrong, of cases until a time."""
+    if is_sanitized():  # workers would have another engine
+        bench = Bench(name, FORMATS[name], folder / "here", seed)
+        for number in itertools.count(first):
+            yield number, *result_of(bench, number)
+            if time.monotonic() >= until_s:
+                return
+    aside = folder / "set-aside.jsonl"
+    cases = ps.range(1 << 40).map(case_of(name, FORMATS[name], seed, folder), element_spec=ps.ArraySpec((), "U"))
+    options: Any = {"max_errors": MOST_ASIDE, "quarantine": aside, "timeout_s": HANG_S, "prefetch": 1}
+    loader = cases[first:].batch(1).loader("processes", WORKERS, memory_limit=MEMORY_LIMIT, on_error="skip", **options)
+    with contextlib.suppress(ps.ElementError), loader:  # more than `MOST_ASIDE`
+        for texts in loader:
+            yield from map(json.loads, texts.tolist())
+            if time.monotonic() >= until_s:
+                break
+    for line in aside.read_text().splitlines() if aside.exists() else ():
+        record = json.loads(line)
+        yield record["sources"][0][1], "set aside", record["message"]
 
 
 def _slice(name: str, seed: str, first: int, slice_s: float, folder: Path, ran: Ran, kept: Path) -> int:
-    """Runs cases of a format in a child for some seconds. Returns the number of the next case."""
+    """Runs cases of a format for some seconds. Returns the number of the next case."""
     folder.mkdir(parents=True)
-    shared, results = mmap.mmap(-1, 16), folder / "results"  # a pipe would be full after some thousand cases
-    shared[:8] = first.to_bytes(8, "little")
-    until_s = time.monotonic() + slice_s
-    pid = os.fork()
-    if pid == 0:
-        status = NOT_A_CASE
-        try:
-            os.setsid()
-            _child(name, seed, first, until_s, folder, shared, results)
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    status, is_hanging = _watch(pid, shared)
-    for line in results.read_text().splitlines(keepends=True) if results.exists() else ():
-        if line.endswith("\n"):  # else the child was killed while it wrote
-            number, result, text = json.loads(line)
-            ran.cases += 1
-            if result == "rows":
-                ran.rows += 1
-            elif result == "error":
-                ran.errors += 1
-            else:
-                _note(ran, name, result, text, number, seed, folder / "failed" / str(number), kept)
-    now, done = int.from_bytes(shared[:8], "little"), int.from_bytes(shared[8:], "little")
-    trace = (folder / "stderr").read_text(errors="replace") if (folder / "stderr").exists() else ""
-    if status == NOT_A_CASE:
-        raise RuntimeError(f"{name}: {trace}")
-    if status == -signal.SIGABRT and not is_hanging and FORMATS[name].has_runtime:
-        ran.cases, ran.errors = ran.cases + 1, ran.errors + 1
-        shutil.rmtree(folder, ignore_errors=True)
-        return now + 1
-    if status != 0:
-        kind = "hangs" if is_hanging else f"the process ended with {status}"
-        place = next((line.strip() for line in trace.splitlines() if "penstock" in line or "#1 " in line), "?")
-        failed = folder / "crash"
-        failed.mkdir()
-        for file in (folder / "files").rglob("*"):
-            if file.is_file() and file.stat().st_mtime_ns == 10**18 + now:
-                shutil.copy(file, failed / file.name)
-        (failed / "what.txt").write_text(f"{name}\n{kind}\n{trace[-20_000:]}")
-        _note(ran, name, kind, place, now, seed, failed, kept)
+    following = first
+    for number, result, text in _results(name, seed, first, time.monotonic() + slice_s, folder):
+        following = max(following, number + 1)
         ran.cases += 1
-        shutil.rmtree(folder, ignore_errors=True)
-        return now + 1
+        if result == "rows":
+            ran.rows += 1
+        elif result == "error":
+            ran.errors += 1
+        elif result == "set aside":
+            ran.set_aside += 1
+        else:
+            _note(ran, name, result, text, number, seed, folder, kept)
     shutil.rmtree(folder, ignore_errors=True)
-    return first + done
+    return following
 
 
-def _watch(pid: int, shared: mmap.mmap) -> tuple[int, bool]:
-    """Waits for a child, and kills one whose case takes too long. Returns its status, and whether it was killed."""
-    before, looks, spent_s = b"", 0, 0.0
-    patience = 4 if is_sanitized() else 1
-    while True:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
-            return os.waitstatus_to_exitcode(status), False
-        looks += 1
-        if shared[:] != before:
-            before, looks, spent_s = shared[:], 0, _processor_s(pid)
-        elif looks * LOOK_S > HANG_S * patience or _processor_s(pid) - spent_s > SPIN_S * patience:
-            os.kill(pid, signal.SIGABRT)  # which prints the stacks
-            time.sleep(1)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
-            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), True
-        time.sleep(LOOK_S)
-
-
-def _processor_s(pid: int) -> float:
-    """The time that a process has had on processors."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _note(ran: Ran, name: str, kind: str, text: str, number: int, seed: str, files: Path, kept: Path) -> None:
+def _note(ran: Ran, name: str, kind: str, text: str, number: int, seed: str, folder: Path, kept: Path) -> None:
+    """Notes a failure, and keeps the files, which are damaged again."""
     failure = ran.failures.setdefault(f"{kind}: {text}", Failure(name, kind, text))
     failure.count += 1
-    if len(failure.cases) < KEPT:
-        failure.cases.append(number)
-        target = kept / f"{re.sub('[^a-z0-9]+', '-', name)}-{number}"
-        if files.exists() and not target.exists():
-            shutil.copytree(files, target)
-            with open(target / "what.txt", "a") as out:
-                out.write(f"\nRepeat: {command(name, seed, number)}\n")
+    target = kept / f"{re.sub('[^a-z0-9]+', '-', name)}-{number}"
+    if len(failure.cases) >= KEPT or target.exists():
+        return
+    failure.cases.append(number)
+    target.mkdir(parents=True)
+    place, damaged, *_ = Bench(name, FORMATS[name], folder / f"again-{number}", seed).damage(number)
+    for file in damaged:
+        shutil.copy(file, target / file.name)
+    (target / "what.txt").write_text(f"{name}, {place.name}\n{kind}: {text}\nRepeat: {command(name, seed, number)}\n")
 
 
 def command(name: str, seed: str, number: int) -> str:
@@ -408,37 +330,26 @@ def fuzz(names: list[str], seconds: float, seed: str, kept: Path, folder: Path, 
     """Fuzzes formats in turn for a time, which they share equally."""
     result = {name: Ran() for name in names}
     following = dict.fromkeys(names, first)
-    _import(names)
-    gc.freeze()
+    os.environ["XDG_CACHE_HOME"] = str(folder / "home")
+    logging.getLogger("penstock").setLevel(logging.CRITICAL)
     began_s, number = time.monotonic(), 0
     slice_s = min(10.0, seconds / len(names))
-    while True:
-        for name in names:
-            place = folder / f"{number}"
-            following[name] = _slice(name, seed, following[name], slice_s, place, result[name], kept)
-            number += 1
-        if time.monotonic() - began_s + slice_s > seconds:
-            return result
-
-
-def _import(names: list[str]) -> None:
-    """Imports what the formats need, so that no child does."""
-    names = [name for name in names if not FORMATS[name].has_runtime]
-    for module in sorted({module for name in names for module in FORMATS[name].needs}):
-        __import__(module)
-    if "pyarrow" in sys.modules:
-        import pyarrow.parquet  # noqa: F401
-    for name in names:  # penstock's own modules, without running anything
-        with contextlib.suppress(Exception):
-            FORMATS[name].open(Path("/nonexistent"))  # type: ignore[misc]
+    with ps.range(1).map(lambda x: x).loader("processes", WORKERS):  # keeps the workers from one format to the next
+        while True:
+            for name in names:
+                place = folder / f"{number}"
+                following[name] = _slice(name, seed, following[name], slice_s, place, result[name], kept)
+                number += 1
+            if time.monotonic() - began_s + slice_s > seconds:
+                return result
 
 
 def table(ran: dict[str, Ran]) -> Iterator[str]:
     """Yields lines for people."""
-    yield f"{'format':16}{'cases':>9}{'rows':>9}{'errors':>9}{'failures':>10}"
+    yield f"{'format':16}{'cases':>9}{'rows':>9}{'errors':>9}{'set aside':>11}{'failures':>10}"
     for name, each in ran.items():
         count = sum(failure.count for failure in each.failures.values())
-        yield f"{name:16}{each.cases:>9}{each.rows:>9}{each.errors:>9}{count:>10}"
+        yield f"{name:16}{each.cases:>9}{each.rows:>9}{each.errors:>9}{each.set_aside:>11}{count:>10}"
     total = Counter[str]()
     for each in ran.values():
         total["cases"] += each.cases
