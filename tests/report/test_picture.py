@@ -247,7 +247,7 @@ def test_workers_stand_below_the_steps_that_they_run() -> None:
 def test_shards_are_one_box_and_so_are_their_readers() -> None:
     found = texts(run("shards"))
     assert found[0][:2] == ["from_generator(part)", "5 of these, side by side"]
-    assert found[1][0] == "5 times one thread"
+    assert found[1][0] == "5 threads"
     assert found[2][0] == "from_generator(part), shards=5"
 
 

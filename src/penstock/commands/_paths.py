@@ -104,12 +104,8 @@ def _by_files(path: Path, every: list[Path]) -> Found:
     kinds = Counter(_constructor(each.name) for each in shown)
     chosen, count = kinds.most_common(1)[0] if kinds else (None, 0)
     if chosen is None or 2 * count <= len(shown):
-        listed = Counter(each.suffix.lower() or "without an ending" for each in every)
-        return Found(
-            "a folder",
-            problem=f"{path} as a whole is no dataset of a known kind. Give one of its files or folders. {_REMEDY}",
-            facts={"files": [", ".join(f"{count:,} {kind}" for kind, count in listed.most_common(6)) or "none"]},
-        )
+        problem = f"{path} as a whole is no dataset of a known kind. Give one of its files or folders. {_REMEDY}"
+        return Found("a folder", problem=problem)
     mine = [each for each in shown if _constructor(each.name) == chosen]
     if chosen == "from_image_files":
         return _images(path, [each for each in every if _constructor(each.name) == chosen])

@@ -84,9 +84,7 @@ def _train(frames: Frames, epochs: int, out: Path) -> dict[str, str]:
     epoch_pairs = min(len(train), max(4 * size, EPOCH_PIXELS // frames.pixels))
     training = train.shuffle(seed=SEED).take(epoch_pairs).batch(size).cast("float32")
     validation_batches, test_batches = (
-        # Thinned out, evenly, to at most about twice a third of an epoch.
-        each[:: max(1, len(each) // max(1, epoch_pairs // 3))].batch(size).cast("float32")
-        for each in (validation, test)
+        each.take(max(size, epoch_pairs // 3)).batch(size).cast("float32") for each in (validation, test)
     )
     model = next_frame_model(frames.shape, frames.channels_axis, frames.low, frames.high)
     model.fit(*train.batch(size).cast("float32")[0], verbose=0)  # compiles, so that the speed is that of training

@@ -77,6 +77,7 @@ class Boxes:
     """Makes boxes of the steps of a run."""
 
     lanes: tuple[Lane, ...]
+    """Those of the shards of a stream as one."""
     limit: tuple[Lane, StepTime | None] | None
     """The slowest workers, and their slowest step."""
     batch_s: float
@@ -94,34 +95,32 @@ class Boxes:
         box = Box([step.label], inputs)
         if step.alike > 1:
             box.texts.append(f"{step.alike} of these, side by side")
-        if done := [(lane, time) for lane in self.lanes for time in lane.steps if time.number in step.numbers]:
-            elements, seconds = sum(time.elements for _, time in done), sum(time.seconds for _, time in done)
-            nbytes = [time.nbytes for _, time in done]
-            unit, wall_s = done[0][1].unit, sum(lane.wall_s for lane, _ in done)
+        measured = ((lane, [time for time in lane.steps if time.number in step.numbers]) for lane in self.lanes)
+        if found := next((each for each in measured if each[1]), None):
+            lane, done = found
+            elements, seconds = sum(time.elements for time in done), sum(time.seconds for time in done)
+            nbytes = [time.nbytes for time in done]
             in_all = "" if None in nbytes else f", {size_text(sum(each or 0 for each in nbytes))}"
-            box.texts.append(f"{elements:,} {plural_of(unit)} begun{in_all}")  # workers are ahead of the program
-            box.texts.append(f"{ms(seconds / elements)} {an(unit)}, {share(seconds, wall_s)} of the work")
-            box.share = sum(time.seconds / lane.wall_s * self._busy(lane) for lane, time in done) / len(done)
+            # Workers are ahead of the program.
+            box.texts.append(f"{elements:,} {plural_of(done[0].unit)} begun{in_all}")
+            box.texts.append(f"{ms(seconds / elements)} {an(done[0].unit)}, {share(seconds, lane.wall_s)} of the work")
+            box.share = seconds / lane.wall_s * self._busy(lane)
             box.is_limit = bool(self.limit and self.limit[1] and self.limit[1].number in step.numbers)
         else:
             each = "" if step.element_nbytes is None else f", {size_text(step.element_nbytes)} each"
             box.texts.append(f"{step.length}{each}")
-        lanes = [lane for lane in self.lanes if lane.first in step.numbers and lane.wall_s]
-        return self._workers(lanes, box) if lanes else box
+        last = next((lane for lane in self.lanes if lane.first in step.numbers and lane.wall_s), None)
+        return box if last is None else self._workers(last, box)
 
-    def _workers(self, lanes: list[Lane], above: Box) -> Box:
-        """Makes the box of one lane, or of alike shards' lanes."""
-        one, wall_s, rest_s = lanes[0], sum(lane.wall_s for lane in lanes), sum(lane.rest_s for lane in lanes)
-        count, unit = self.given(one)
-        rest = f"{'reads in one place' if one.is_serial else 'into batches'}: {ms(rest_s / count)} {an(unit)}"
-        if any(lane.steps for lane in lanes):
-            rest += f", {share(rest_s, wall_s)} of the work"
-        texts = [one.who if len(lanes) == 1 else f"{len(lanes)} times {one.who}", rest]
-        if len(lanes) == 1 and (shares := one.shares(self.batch_s)) is not None:
-            texts.append(str(shares))
-        part = sum(lane.rest_s / lane.wall_s * self._busy(lane) for lane in lanes) / len(lanes)
-        is_limit = self.limit is not None and self.limit[1] is None and self.limit[0] in lanes
-        return Box(texts, [above], part, is_limit, is_dashed=True)
+    def _workers(self, lane: Lane, above: Box) -> Box:
+        count, unit = self.given(lane)
+        rest = f"{'reads in one place' if lane.is_serial else 'into batches'}: {ms(lane.rest_s / count)} {an(unit)}"
+        if lane.steps:
+            rest += f", {share(lane.rest_s, lane.wall_s)} of the work"
+        shares = lane.shares(self.batch_s)
+        texts = [lane.who, rest] if shares is None else [lane.who, rest, str(shares)]
+        is_limit = bool(self.limit and self.limit[1] is None and self.limit[0].place == lane.place)
+        return Box(texts, [above], lane.rest_s / lane.wall_s * self._busy(lane), is_limit, is_dashed=True)
 
     def _busy(self, lane: Lane) -> float:
         """Returns the share of time in which its workers had work. 1 where unknown."""

@@ -430,7 +430,7 @@ class Report:
         _picture.save(title, self._boxes(), path)
 
     def _boxes(self) -> Box:
-        boxes = Boxes(self.lanes, self.slowest if self.batches else None, self._batch_s, self._given)
+        boxes = Boxes(tuple(self._shown()), self.slowest if self.batches else None, self._batch_s, self._given)
         inputs = [] if self.plan is None else [boxes.of(self.plan)]
         if not self.batches or not self.elapsed_s:
             return Box(["your program", self.limit if self.batches else "no batch was handed out yet"], inputs)

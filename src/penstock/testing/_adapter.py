@@ -4,7 +4,6 @@ import gc
 import itertools
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ from penstock._dataset import Dataset
 from penstock.base import _tree
 from penstock.base._errors import ElementError, LoaderError
 from penstock.base._tree import Tree
+from penstock.report._memory import memory_now
 from penstock.testing._assertions import assert_fits, assert_kept_batches_stay, assert_same, copied, leaves_no_worker
 
 Adapt = Callable[..., Any]
@@ -324,7 +324,7 @@ class AdapterMemoryTests(OnAdapter):
                 del batch
             if number in (99, 999):
                 gc.collect()
-                resident[number] = _resident_mib()
+                resident[number] = memory_now().here_nbytes / 2**20
         assert adapter.loader.report().copied == 0
         assert resident[999] - resident[99] <= ALLOWED_MIB, f"MiB by the number of the epoch: {resident}"
 
@@ -354,8 +354,3 @@ def _extremes(dtype: np.dtype[Any], arriving: np.dtype[Any]) -> npt.NDArray[Any]
         limits = np.finfo(arriving)
         values = [0.0, -0.0, np.nan, np.inf, -np.inf, limits.tiny, limits.max, 1 / 3]
     return np.array(values, dtype)
-
-
-def _resident_mib() -> float:
-    status = Path("/proc/self/status").read_text()
-    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) / 1024
