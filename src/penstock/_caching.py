@@ -12,7 +12,6 @@ from penstock.plan._cautions import reordering
 from penstock.plan._fingerprint import table
 from penstock.plan._node import Node, located, walk
 from penstock.report._progress import ProgressLine, Told
-from penstock.sources._cacheopen import OpenCacheFiles
 from penstock.sources.cache import CacheDirectory, CacheMemory
 
 _BATCH_NBYTES: Final = 4 << 20
@@ -106,22 +105,14 @@ def materialized(
         return step
     assert isinstance(step.store, CacheDirectory)
     _fill(step, progress, options)
-    if node.access == "stream":
-        whole = step.store.complete()
-    else:
-        opened = OpenCacheFiles(step.store.files())
-        held, length = opened.held_count(), opened.length
-        opened.close()
-        if held < length and not step.store.files().tag:
-            held = length  # on another machine's disk nothing is trusted: reads compare checksums
-        whole = Whole(node.spec, length) if held == length else None
-        if whole is None:
-            raise SourceError(
-                f"materialize() could keep {held:,} of {length:,} elements in {path}: see the log for why. Make room, "
-                "or mend what failed, and call it again: it goes on from there."
-            )
+    whole, files = step.store.complete(), step.store.files()
+    if whole is None and node.access == "random" and not (files.length and files.tag):
+        whole = Whole(node.spec, files.length)  # on another machine's disk nothing is trusted: reads compare checksums
     if whole is None:
-        raise SourceError(f"materialize() could not keep all elements in {path}: see the log for why.")
+        raise SourceError(
+            f"materialize() could not keep all elements in {path}: see the log for why. Make room, or mend what "
+            "failed, and call it again: it goes on from there."
+        )
     return CompleteCache(step.store, step.text, whole, node)
 
 

@@ -227,5 +227,5 @@ def test_marks_whose_elements_never_reached_the_disk_are_found_out(
         for got, want in zip(made(tmp_path), expected, strict=True):
             assert_same(got, want)
     opened: OpenCacheFiles = made(tmp_path)._node.opens.open()  # type: ignore[union-attr]
-    assert opened.held_count() == COUNT
+    assert opened.look(np.arange(COUNT)).all()
     opened.close()

@@ -571,7 +571,7 @@ def test_what_cannot_be_kept_whole_is_not_materialized(tmp_path: Path, monkeypat
     made.cache(tmp_path)[3]
     monkeypatch.setattr("os.pwrite", full)
     with pytest.raises(
-        ps.SourceError, match=r"could keep 1 of 30 elements in .* Make room, or mend what failed, and call"
+        ps.SourceError, match=r"could not keep all elements in .* Make room, or mend what failed, and call"
     ):
         made.materialize(tmp_path, executor="inline")
 
@@ -710,7 +710,7 @@ def test_what_stands_in_for_an_element_that_fails_is_not_kept(executor: Any, on_
             others = [x for x in range(12) if x not in ((7,) if instead else (4, 5, 6, 7))]
             assert set(got) == set(others)
     with pytest.raises(
-        ps.SourceError, match=r"could keep 11 of 12 elements in .* or mend what failed, and call it again"
+        ps.SourceError, match=r"could not keep all elements in .* or mend what failed, and call it again"
     ):
         kept.materialize(tmp_path / "all", **options, quarantine=tmp_path / "q.jsonl")
     flag.touch()

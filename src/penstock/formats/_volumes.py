@@ -152,9 +152,6 @@ def from_nifti(
     """
     with needs("from_nifti", "nibabel"):
         from penstock.formats.nifti import source
-    for name, value in (("affine", affine), ("header", header)):
-        if not isinstance(value, bool):
-            raise ArgumentTypeError(f"from_nifti({name}=) takes True or False, got {value!r:.80}.")
     if not isinstance(paths, (str, os.PathLike)) and not isinstance(paths, Iterable):
         raise ArgumentTypeError(f"from_nifti() needs paths, got {no_path(paths)}")
     return Dataset(SourceNode(source(paths, dtype, affine, header), "from_nifti"))

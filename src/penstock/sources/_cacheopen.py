@@ -116,10 +116,6 @@ class OpenCacheFiles(OpenCache):
         if files.length:
             self._state[: self._row_limit] = self._learn(np.arange(self._row_limit))
 
-    def held_count(self) -> int:
-        """Returns the number of held elements, by all marks."""
-        return int(np.count_nonzero(self._learn(np.arange(self._row_limit))))
-
     def look(self, indices: Indices) -> npt.NDArray[np.uint8]:
         if self.is_full:
             return np.full(len(indices), HELD, np.uint8)

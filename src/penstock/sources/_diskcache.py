@@ -97,7 +97,7 @@ class DiskCache:
     nbytes: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.folder, (str, os.PathLike)) or not isinstance(os.fspath(self.folder), str):
+        if not isinstance(self.folder, (str, os.PathLike)):
             raise ArgumentTypeError(f"DiskCache() needs the path of a folder, got {type_of(self.folder)}.")
         folder = os.fspath(self.folder)
         if "://" in folder:
