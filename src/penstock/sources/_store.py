@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
+from importlib.util import find_spec
 from typing import Any, Final, final
 from urllib.parse import unquote, urlsplit
 
@@ -121,11 +122,7 @@ def _is_text(escaped: str) -> bool:
 
 @lru_cache
 def _has_obstore() -> bool:
-    try:
-        import obstore  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    return find_spec("obstore") is not None
 
 
 def facts_of(url: str, options: StorageOptions | None) -> tuple[int, str]:
