@@ -78,7 +78,7 @@ def test_an_mp3_is_read_to_its_end_whatever_its_first_frame_promises():
         assert len(audio.decode(plain + behind)) == len(whole)
     with pytest.raises(audio.AudioError, match=r"is damaged, .*Invalid data found"):
         audio.decode(plain[:3000] + bytes(3000) + plain[3000:])
-    with pytest.raises(audio.AudioError, match=r"it is cut: it says 3\.750 seconds, and 2\.\d+ are there"):
+    with pytest.raises(audio.AudioError, match=r"it is cut: it says 3\.\d+ seconds, and 2\.\d+ are there"):
         audio.decode(data[:-1000])
 
 

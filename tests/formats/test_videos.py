@@ -152,16 +152,14 @@ def test_key_frames_of_a_container_that_are_none_change_no_frame(tmp_path):
         ("cinepak", "mov", "rgb24"),
     ],
 )  # fmt: skip
-def test_key_frames_count_where_the_decoder_never_names_one(codec, ending, form, tmp_path, decodings):
+def test_films_whose_decoder_names_no_key_frame_are_decoded_from_the_beginning(codec, ending, form, tmp_path):
     path = written(tmp_path / f"a.{ending}", 40, codec, (144, 192), gop=4, pix_fmt=form)
     frames, opened = decoded(path), ps.from_videos(path)._node.data.selected(["frame"]).open()
-    decodings.clear()
     for place in (37, 21, 2, 30):
         out = np.zeros((1, *frames.shape[1:]), np.uint8)
         opened.gather([Read(np.array([place]), (out,), slice(0, 1), ())])
         assert (out[0] == frames[place]).all()
     opened.close()
-    assert len(decodings) <= 4 * 6
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ _FORMATS: Final = "mp3,aac,flac,mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,ogg"
 """Containers that FFmpeg opens here."""
 _GUESSED: Final = ("mp3", "aac")
 """Those of which FFmpeg guesses the length, unless an MP3 says how many samples at its beginning are none."""
-_TOLERANCE_S: Final = 0.1
-"""Times of containers are rounded, and decoders leave out some samples of the first frame."""
+_TOLERANCE: Final = 4096
+"""Samples. Times of containers are rounded, and may count those of the first and last frame that are none."""
 _LEAD: Final = 16 * 1152
 """Samples of an MP3 that are decoded before a part. A frame needs bytes of up to 12 frames before it."""
 _SIZES: Final = re.compile(
@@ -168,7 +168,7 @@ class _OfFFmpeg:
             begin = stream.start_time or 0
             count = self._samples(stream, max(ends, default=begin) - begin)
             # An MP3 of LAME says how many samples of its last frame are none.
-            return min(count, self._samples(stream, stream.duration)) if begin else count
+            return min(count, self._samples(stream, stream.duration)) if begin and stream.duration else count
 
     def read(self, at: int, count: int | None) -> Sound:
         import av
@@ -201,7 +201,7 @@ class _OfFFmpeg:
                     break
             else:
                 said = self._seconds_said(container, stream)
-                if place / self.rate < said - _TOLERANCE_S:
+                if place + _TOLERANCE < said * self.rate:
                     raise AudioError(f"it is cut: it says {said:.3f} seconds, and {place / self.rate:.3f} are there.")
         if not parts and flaw is not None:
             raise flaw

@@ -1,8 +1,8 @@
 """Films as files: opens them, reads their heads, and finds their frames.
 
 The packets of a file, which are read once and not decoded, say which times there are and which frames can be decoded
-alone: the key frames. Some containers call packets key frames that are none, so the decoder is asked at one of them;
-where it never says so, the container is believed. A first packet that is not marked may be a key frame all the same.
+alone: the key frames. Some containers call packets key frames that are none, so the decoder is asked at one of them. A
+first packet that is not marked may be a key frame all the same.
 Where times may be those of packets and not of frames, all frames are decoded once; if so, they are counted.
 """
 
@@ -103,8 +103,8 @@ def frames_of(file: File, number: int) -> Arrays:
 
     Returns:
         `times` in units of `base`, in order; for each the time to seek, and the place of its key frame; the marks of
-        all packets, as they follow one another, which is empty if frames are counted; the packet at which decoding
-        from the beginning begins; and whether the decoder says which frames are key frames.
+        all packets, as they follow one another, which is empty if frames are counted; and the packet at which decoding
+        from the beginning begins.
 
     Raises:
         SourceError: It is damaged.
@@ -147,13 +147,9 @@ def frames_of(file: File, number: int) -> Arrays:
         count = _packet_count(file, number)
     if count < said:
         raise SourceError(f"{file.url} is cut off: it has {count:,} frames, and its head says {said:,}.")
-    says_keys = True
-    if begin != 0 or not has_keys:
+    if begin != 0:
         first = _first_frame(file, number, needs_key=False)
-        # Old decoders do not say what kind a frame is, or say I and never that it is a key frame, as that of SVQ1.
-        if begin == 0 and first is not None and (not first.pict_type or (first.pict_type == 1 and not first.key_frame)):
-            has_keys, says_keys = True, False
-        elif begin != 0 and first is not None and first.key_frame and (not starts or first.pts < starts[0][0]):
+        if first is not None and first.key_frame and (not starts or first.pts < starts[0][0]):
             begin, starts = 0, [(first.pts, NO_SEEK), *starts]
     shown, keys = np.sort(np.array(times, np.int64)), np.array(starts, np.int64).reshape(-1, 2)
     is_unclear = len(marks) < packets or bool((shown[1:] == shown[:-1]).any())
@@ -178,7 +174,6 @@ def frames_of(file: File, number: int) -> Arrays:
         "firsts": np.searchsorted(shown, keys[place, 0]),
         "marks": np.array(marks, np.int64),
         "begin": np.array(begin),
-        "says_keys": np.array(says_keys),
         "base": np.array([base.numerator, base.denominator], np.int64),
     }
 
@@ -211,7 +206,6 @@ def _counted(file: File, number: int, shown: npt.NDArray[np.int64] | None) -> Ar
         "firsts": np.zeros(len(times), np.int64),
         "marks": np.empty(0, np.int64),
         "begin": np.array(0),
-        "says_keys": np.array(True),
         "base": np.array([base.numerator, base.denominator], np.int64),
     }
 

@@ -13,7 +13,7 @@ import math
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, NamedTuple, final
@@ -89,9 +89,10 @@ def from_videos(
     parts of recordings, are left out.
 
     Some films are decoded from the beginning for each read at random: MPEG program streams (`.mpg`, `.vob`), those with
-    a palette, those whose file calls frames key frames that are none, and those whose file does not say when a frame is
-    shown, such as AVI with B-frames. The first use decodes films of the last kind once, to count their frames. Convert
-    such films before: `ffmpeg -i a.avi a.mp4`.
+    a palette, those whose file calls frames key frames that are none, those of old codecs whose decoder names no key
+    frames (SVQ1, Cinepak, CineForm), and those whose file does not say when a frame is shown, such as AVI with
+    B-frames. The first use decodes films of the last kind once, to count their frames. Convert such films before:
+    `ffmpeg -i a.avi a.mp4`.
 
     Args:
         paths: A path, a pattern (`"train/*.mp4"`), a URL, or a list of these.
@@ -232,7 +233,7 @@ class VideoSource(FilesSource):
         def found(place: int) -> Arrays:
             file, number = self.files[place], self.streams[place]
             name = f"{number}.index" if number else "index"
-            return kept(file, f"frames and keys of {number}", self.cache_dir, lambda: frames_of(file, number), name)
+            return kept(file, f"frames of stream {number}", self.cache_dir, lambda: frames_of(file, number), name)
 
         arrays = list(for_each(range(len(self.files)), found))
         return VideoIndex(bounds_of(len(each["times"]) for each in arrays), arrays)
@@ -543,19 +544,20 @@ class _Decoder:
         self._times, self._seeks, self._firsts = (found[name] for name in ("times", "seeks", "firsts"))
         self._marks: Any = found["marks"]
         self._begin_mark = self._marks[found["begin"]] if len(self._marks) else None
-        self._says_keys = bool(found["says_keys"])
         self._reformatter = VideoReformatter()
         self._at = -1
         """The frame that was decoded last."""
         self._frames: Iterator[Any] = iter(())
-        self._context: AbstractContextManager[Any] = nullcontext()
+        self._context = ExitStack()
+        self._container: Any = None
+        self._stream: Any = None
         with named(self._file):
-            self._begin()
+            self._begin(NO_SEEK)
 
     def close(self) -> None:
         """Closes the file."""
         self._frames = iter(())  # before the file that it reads
-        self._context.__exit__(None, None, None)
+        self._context.close()
 
     def frame(self, place: int) -> Frame:
         """A frame as it is delivered.
@@ -565,28 +567,27 @@ class _Decoder:
         """
         with named(self._file, place):
             if not (self._at < place and self._firsts[place] <= self._at + 1):
-                self._seek(int(self._seeks[place]))
+                self._begin(int(self._seeks[place]))
             found = self._decoded(place)
             if found is None:  # a key frame after which not everything can be decoded, as in some streams
-                self._begin()
+                self._begin(NO_SEEK)
                 found = self._decoded(place)
             if found is None or found.is_corrupt:
                 raise SourceError(f"{self._file.url} is damaged: its frame {place} cannot be decoded.")
             return self._values(found, place)
 
-    def _begin(self) -> None:
-        """Opens the file anew, which forgets everything."""
-        self.close()
-        self._context = opened(self._file, self._source.streams[self.number])
-        self._container, self._stream = self._context.__enter__()
-        self._frames, self._at = self._decode(), -1
-
-    def _seek(self, time: int) -> None:
-        if time == NO_SEEK:
-            self._begin()
+    def _begin(self, time: int) -> None:
+        """Begins anew at the key frame of a time, or opens the file anew, which forgets everything."""
+        self._at = -1
+        if time != NO_SEEK:
+            self._container.seek(time, stream=self._stream, backward=True, any_frame=False)
+            self._frames = self._decoded_behind_seek()
             return
-        self._container.seek(time, stream=self._stream, backward=True, any_frame=False)
-        self._frames, self._at = self._decoded_behind_seek(), -1
+        self.close()
+        self._container, self._stream = self._context.enter_context(
+            opened(self._file, self._source.streams[self.number])
+        )
+        self._frames = self._decode()
 
     def _decoded_behind_seek(self) -> Iterator[Any]:
         """Decodes from a key frame on; nothing if the decoder says that it is none, whatever the container says."""
@@ -595,7 +596,7 @@ class _Decoder:
         frames, first = self._decode(), None
         with suppress(av.FFmpegError):
             first = next(frames, None)
-        if first is not None and (first.key_frame or not self._says_keys):
+        if first is not None and first.key_frame:
             yield first
             yield from frames
 

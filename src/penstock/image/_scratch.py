@@ -16,26 +16,16 @@ KEPT_NBYTES: Final = 2**22
 system. A thread keeps at most six: the image, and for kernels other than bilinear five of floats."""
 
 
-class _Kept(threading.local):
-    def __init__(self) -> None:
-        self.memory: dict[str, npt.NDArray[np.uint8]] = {}
-        self.arrays: dict[str, npt.NDArray[Any]] = {}
-        """The last array of each name, which is most often requested next."""
-
-
-_kept = _Kept()
+_kept = threading.local()
 
 
 def scratch(name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
     """Returns a C-contiguous array of undefined content, valid until this thread requests `name` again."""
-    last = _kept.arrays.get(name)
-    if last is not None and last.shape == shape and last.dtype == dtype:
-        return last
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     if nbytes > KEPT_NBYTES:
         return np.empty(shape, dtype)
-    memory = _kept.memory.get(name)
+    memory = getattr(_kept, name, None)
     if memory is None or memory.nbytes < nbytes:
-        memory = _kept.memory[name] = np.empty(nbytes, np.uint8)
-    array = _kept.arrays[name] = np.ndarray(shape, dtype, buffer=memory.data)
-    return array
+        memory = np.empty(nbytes, np.uint8)
+        setattr(_kept, name, memory)
+    return np.ndarray(shape, dtype, buffer=memory.data)
