@@ -20,7 +20,8 @@ import pyarrow.types as kinds
 from penstock import native
 from penstock.base._errors import SourceError, SpecError
 from penstock.base._spec import ArraySpec
-from penstock.memory._rows import text_array
+from penstock.memory._rows import positions_of, text_array
+from penstock.sources._openfile import by_part
 
 Integers = npt.NDArray[np.int64]
 
@@ -259,12 +260,10 @@ class Ragged:
         Raises:
             RowError: A value is no text, or no array. Its row is a place among the indices.
         """
-        numbers = np.searchsorted(self._firsts, indices, "right") - 1
-        for number in np.unique(numbers).tolist():
-            mine = np.flatnonzero(numbers == number)
-            piece, places = self._pieces[number], indices[mine] - self._firsts[number]
+        for number, places, found in by_part(np.array(self._firsts), indices, slice(0, len(indices))):
+            mine = positions_of(found, len(indices))
             try:
-                self._put(piece, places, out, rows[mine])
+                self._put(self._pieces[number], places, out, rows[mine])
             except RowError as error:
                 error.row = int(mine[error.row])
                 raise
@@ -418,13 +417,8 @@ def conformed(values: Any, spec: ArraySpec, *, may_round: bool = False, unit: An
         row = _first_unfit(values, ways, is_safe)
         words = str(error).strip().partition("\n")[0].rstrip(".")
         wide = _WIDE.get(spec.dtype.kind, "int64")
-        other = "" if np.dtype(wide) == spec.dtype else f'dtypes={{{name!r}: "{wide}"}}, or '
-        cure = f'Name another dtype, such as {other}dtypes={{{name!r}: "U"}} for text.'
-        if spec.dtype.kind == "f" and not may_round and "would become" not in words:
-            cure = (
-                f'Say that it may be rounded: dtypes={{{name!r}: "{spec.dtype}"}}; or read the column as text: '
-                f'dtypes={{{name!r}: "U"}}.'
-            )
+        other = "" if may_round and np.dtype(wide) == spec.dtype else f'dtypes={{{name!r}: "{wide}"}}, or '
+        cure = f'Name another dtype, such as {other}dtypes={{{name!r}: "U"}} for text. Floats that are named may round.'
         raise RowError(row, f"is {values.type} there, and does not fit {spec}: {words}. {cure}") from error
 
 
@@ -477,7 +471,7 @@ def require_held(values: Any, made: Any) -> None:
     else:
         return
     if pc.any(lost).as_py():
-        before, after = (str(each.filter(lost).slice(0, 1)).strip("[\n ]") for each in (values, made))
+        before, after = (each.filter(lost)[0].as_py() for each in (values, made))
         raise pa.ArrowInvalid(f"{before} would become {after}")
 
 

@@ -3,7 +3,6 @@
 Its readers are not made for several threads, and opening one is cheap. So each call has its own.
 """
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final, Literal, NamedTuple
@@ -36,8 +35,6 @@ BUFFER_NBYTES: Final = 256 << 10
 DICTIONARY_NBYTES: Final = 2 << 20
 """Writers limit dictionaries to a MiB. Chunks with much more than that also have text outside of the dictionary, which
 takes ten times as long to read into one."""
-_measuring = threading.Lock()
-_measured = pa.proxy_memory_pool(pa.default_memory_pool())  # it has to outlive what was made in it
 
 
 class ColumnChunk(NamedTuple):
@@ -152,11 +149,12 @@ def first_batch(file: File, leaves: Sequence[Leaf], folders: Folders, *, is_mapp
     Returns:
         Whether they are, and the bytes of a row.
     """
-    with _measuring, opened_table("arrow", file, () if is_mapped else _names(leaves), pool=_measured) as reader:
+    with opened_table("arrow", file, () if is_mapped else _names(leaves)) as reader:
         if not reader.num_record_batches:
             return False, 0.0
-        before, batch = _measured.bytes_allocated(), reader.get_batch(0)
-        if not is_mapped or _measured.bytes_allocated() == before:
+        batch = reader.get_batch(0)
+        buffers = (buffer for column in batch.columns for buffer in column.buffers() if buffer)
+        if not is_mapped or all(buffer.parent is not None for buffer in buffers):  # it is part of the mapping
             nbytes = 0
             for leaf in leaves:
                 column, *fields = leaf.origin
@@ -165,7 +163,6 @@ def first_batch(file: File, leaves: Sequence[Leaf], folders: Folders, *, is_mapp
                     with suppress(RowError):  # a read reports it
                         nbytes += sum(each.nbytes for each in _decoded(batch, file, 0, [leaf], folders))
             return is_mapped, nbytes / max(1, batch.num_rows)
-        del batch
     return first_batch(file, leaves, folders, is_mapped=False)
 
 
@@ -207,28 +204,29 @@ def read_group(
     """
     with ExitStack() as stack:
         reader = stack.enter_context(opened_table("parquet", file, footer=footer))
-        group, schema = reader.metadata.row_group(number), reader.metadata.schema
-        count, numbers = group.num_rows, stored_numbers(reader.schema_arrow)
-        there = {place: numbers[leaf.origin] for place, leaf in enumerate(leaves) if leaf.origin in numbers}
-        stored = {place: schema.column(each) for place, each in there.items()}
-        chunks = {
-            place: ColumnChunk.of(group.column(each))
-            for place, each in there.items()
-            if not leaves[place].spec.is_bounded
-        }
-        sizes = {place: _leaf_nbytes(leaves[place], count, chunks.get(place)) for place in stored}
-        shared = [place for place, chunk in chunks.items() if chunk.is_shared]
+        metadata, numbers = reader.metadata, stored_numbers(reader.schema_arrow)
+        group = metadata.row_group(number)
+        count, paths, sizes = group.num_rows, dict[int, str](), dict[int, int]()
+        shared, times, others = list[int](), list[int](), list[int]()
+        for place, leaf in enumerate(leaves):
+            if leaf.origin not in numbers:
+                continue
+            column, chunk = numbers[leaf.origin], None
+            if not leaf.spec.is_bounded:
+                chunk = ColumnChunk.of(group.column(column))
+            stored = metadata.schema.column(column)
+            paths[place], sizes[place] = stored.path, _leaf_nbytes(leaf, count, chunk)
+            alike = times if stored.physical_type == "INT96" else shared if chunk and chunk.is_shared else others
+            alike.append(place)
         if shared:
-            words = [stored[place].path for place in shared]
+            words = [paths[place] for place in shared]
             reader = stack.enter_context(opened_table("parquet", file, footer=footer, shared=words))
-        times = [place for place in stored if stored[place].physical_type == "INT96"]
-        others = [place for place in stored if place not in (*shared, *times)]
         found: dict[int, AnyColumn] = {}
-        for places in [[place] for place in stored] if file.is_local else filter(None, (others, times, shared)):
+        for places in [[place] for place in paths] if file.is_local else filter(None, (others, times, shared)):
             step = max(1, count)
             if places[0] not in shared:
                 step = max(1, min(step, step * PIECE_NBYTES // max(1, *(sizes[place] for place in places))))
-            names = [stored[place].path for place in places]
+            names = [paths[place] for place in places]
             wanted: dict[str, Any] = {"row_groups": [number], "columns": names, "use_threads": False}
             batches = reader.iter_batches(step, **wanted)
             if places[0] in times:
@@ -314,7 +312,6 @@ def opened_table(
     file: File,
     columns: tuple[str, ...] = (),
     footer: RemoteFooter | None = None,
-    pool: Any = None,
     shared: Sequence[str] = (),
     unit: str | None = None,
 ) -> Iterator[Any]:
@@ -325,7 +322,6 @@ def opened_table(
         file: The file.
         columns: The columns of Arrow to read; empty for all.
         footer: The kept facts of a remote file.
-        pool: The memory of Arrow's values.
         shared: The columns of Parquet whose text stays in dictionaries.
         unit: The unit of times of 12 bytes; None for ns.
 
@@ -351,7 +347,7 @@ def opened_table(
             if columns:
                 names = pa.ipc.open_file(data).schema.names
                 options.included_fields = [names.index(name) for name in columns if name in names]
-            yield pa.ipc.open_file(data, options=options, memory_pool=pool)
+            yield pa.ipc.open_file(data, options=options)
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, PenstockError):
             raise

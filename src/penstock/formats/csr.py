@@ -103,15 +103,12 @@ def _source(matrix: Any, dense: bool) -> SparseSource:
         return _checked(f"a matrix of {rows} x {columns}", parts, (rows, columns), dense)
     if hasattr(matrix, "keys") and hasattr(matrix, "attrs"):
         return of_group(matrix, dense)
-    cure = " Convert it: from_csr(matrix.tocsr())." if hasattr(matrix, "tocsr") else ""
-    if not cure and hasattr(matrix, "shape"):
-        cure = (
-            " Rows of an array: from_arrays(array). A sparse tensor becomes a matrix by "
-            "scipy.sparse.coo_array((values, (rows, columns)), shape).tocsr()."
-        )
+    cure = (
+        "Convert it: from_csr(matrix.tocsr())." if hasattr(matrix, "tocsr") else "Rows of an array: from_arrays(array)."
+    )
     raise ArgumentTypeError(
         f"from_csr() takes a CSR matrix of SciPy, the path of a .npz, or an open group of HDF5 or Zarr, got "
-        f"{type_of(matrix)}.{cure}"
+        f"{type_of(matrix)}. {cure}"
     )
 
 

@@ -8,9 +8,8 @@ worker process maps the files itself, with `pyarrow` alone: importing `datasets`
 tables that were cast, are pickled.
 """
 
-import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
@@ -22,13 +21,13 @@ import pyarrow as pa
 from penstock.base import _tree
 from penstock.base._errors import ArgumentTypeError, SourceError, SpecError, type_of
 from penstock.base._files import lasting_stamp, open_file
-from penstock.base._spec import ArraySpec, Spec
+from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
 from penstock.base._trust import is_inside
 from penstock.formats._columns import NullError, RowError, column_of, is_binary, require_valid, spec_of, taken
-from penstock.formats._leaves import field_of
-from penstock.memory._rows import Indices
-from penstock.sources._openfile import described
+from penstock.formats._leaves import Leaf, field_of, tree_of
+from penstock.memory._rows import Indices, positions_of
+from penstock.sources._openfile import bounds_of, by_part, described
 from penstock.sources.arrays import NamedSource
 
 
@@ -79,7 +78,7 @@ class _OpenTable:
             [described(path, f"{path} cannot be opened again") for path in _files_of((row,))] for row in table
         ]
         rows = [_side_by_side(row) for row in table]
-        self._ends: Indices = np.cumsum([len(each) for each in rows], dtype=np.int64)
+        self._bounds = bounds_of(len(each) for each in rows)
         self._has_files = any(self._files)
         self.table = pa.concat_tables(rows, promote_options="default")
 
@@ -91,23 +90,11 @@ class _OpenTable:
         """
         if not self._has_files:
             return
-        for number in np.unique(np.searchsorted(self._ends, rows, side="right")).tolist():
+        for number, _, _ in by_part(self._bounds, rows, slice(0, len(rows))):
             for file in self._files[number]:
                 with suppress(FileNotFoundError):  # then the mapping still has all of it
                     if not file.is_unchanged():
                         file.open()  # raises
-
-
-@final
-@dataclass(frozen=True)
-class _ColumnLeaf:
-    """A leaf of an element, and its place in a row."""
-
-    path: tuple[str, ...]
-    """The column, and the fields of structs below it."""
-    spec: ArraySpec
-    is_file: bool = False
-    """Whether a value is `{"bytes": ..., "path": ...}`, and the leaf is the bytes."""
 
 
 @final
@@ -117,14 +104,14 @@ class HuggingFaceSource(NamedSource):
     suits_one_thread = True
 
     def __init__(
-        self, name: str, count: int, leaves: Tree, table: Table, order: Table | None, files_in: str | None
+        self, name: str, count: int, leaves: Sequence[Leaf], table: Table, order: Table | None, files_in: str | None
     ) -> None:
         self._name = name
         self._folders = sorted({os.path.dirname(path) for path in _files_of(table)}) if files_in is None else [files_in]
         """Those that may have the files that rows name."""
         self.count = count
-        self._leaves, structure = _tree.flatten(leaves)
-        self.element_spec: Tree = Spec(tuple(leaf.spec for leaf in self._leaves), structure).tree
+        self._leaves = leaves
+        self.element_spec: Tree = tree_of(leaves)
         self._table = table
         self._order = order
 
@@ -148,7 +135,7 @@ class OpenHuggingFaceSource:
         # `select`, `shuffle` and `sort` leave the row in the table for each element.
         self._orders = None if source._order is None else _OpenTable(source._order)
         order = self._orders and self._orders.table.column(0).chunks
-        self._order = order and _Chunks(_ColumnLeaf(("row",), ArraySpec((), np.dtype(np.uint64))), order)
+        self._order = order and _Chunks(Leaf(("row",), ArraySpec((), np.dtype(np.uint64))), order)
 
     def read_into(self, indices: Indices, out: Tree) -> None:
         """Copies rows, column by column and chunk by chunk.
@@ -170,7 +157,7 @@ class OpenHuggingFaceSource:
             try:
                 column.read_into(rows, array)
             except RowError as error:
-                where = f"Column {column} of {self._source.describe(int(indices[error.row]))}"
+                where = f"Column {column.leaf.name} of {self._source.describe(int(indices[error.row]))}"
                 if not isinstance(error, NullError):
                     raise SourceError(f"{where} {error.text}") from error.__cause__
                 if error.is_inner:
@@ -187,16 +174,13 @@ class OpenHuggingFaceSource:
 class _Chunks:
     """The chunks of a column, each checked when it is first read."""
 
-    def __init__(self, leaf: _ColumnLeaf, chunks: list[pa.Array], folders: Sequence[str] = ()) -> None:
+    def __init__(self, leaf: Leaf, chunks: list[pa.Array], folders: Sequence[str] = ()) -> None:
         self.leaf = leaf
         self._folders = folders
-        self._ends: Indices = np.cumsum([len(chunk) for chunk in chunks], dtype=np.int64)
+        self._bounds = bounds_of(len(chunk) for chunk in chunks)
         self._chunks = chunks
         self._checked: dict[int, Any] = {}
         """The values of the leaf in each chunk that was read."""
-
-    def __str__(self) -> str:
-        return ".".join(self.leaf.path)
 
     def read_into(self, rows: Indices, out: npt.NDArray[Any]) -> None:
         """Reads rows of the column.
@@ -204,14 +188,10 @@ class _Chunks:
         Raises:
             RowError: A value is missing, or is no text. Its row is a place among `rows`.
         """
-        chunks = np.searchsorted(self._ends, rows, side="right")
-        order = np.argsort(chunks, kind="stable")
-        cuts = [0, *(np.flatnonzero(np.diff(chunks[order])) + 1).tolist(), len(rows)]
-        for start, stop in itertools.pairwise(cuts):
-            places = order[start:stop]
-            chunk = int(chunks[places[0]])
+        for chunk, inside, found in by_part(self._bounds, rows, slice(0, len(rows))):
+            places = positions_of(found, len(rows))
             try:
-                self._read_chunk(chunk, rows[places] - (self._ends[chunk - 1] if chunk else 0), out, places)
+                self._read_chunk(chunk, inside, out, places)
             except RowError as error:
                 error.row = int(places[error.row])
                 raise
@@ -225,12 +205,13 @@ class _Chunks:
             try:
                 require_valid(values)
             except (pa.ArrowException, ValueError) as error:
-                raise SourceError(f"Column {self} of this dataset is damaged in its file: {error}") from error
+                raise SourceError(f"Column {leaf.name} of this dataset is damaged in its file: {error}") from error
             self._checked[number] = values = getattr(values, "storage", values)
         some = taken(values, rows)
-        if not leaf.is_file:
+        if not pa.types.is_struct(some.type):
             column_of(some, leaf.spec).put(np.arange(len(rows)), out, places)
             return
+        # A file, because other structs are dicts of their fields.
         for row, (place, value) in enumerate(zip(places.tolist(), some.to_pylist(), strict=True)):
             out[place] = _file_bytes(row, value, self._folders)
 
@@ -280,7 +261,11 @@ def from_dataset(dataset: Any, files_in: str | None = None) -> HuggingFaceSource
             "Use from_source(dataset.with_format(None)).cast(dtype)."
         )
     table = dataset.data
-    leaves = {name: _leaves(table.schema.field(name).type, dataset.features[name], (name,)) for name in form["columns"]}
+    leaves = [
+        leaf
+        for name in form["columns"]
+        for leaf in _leaves(table.schema.field(name).type, dataset.features[name], (name,))
+    ]
     if not leaves:
         raise SpecError("This dataset of Hugging Face has no columns.")
     # There is no public name for the order that `select`, `shuffle` and `sort` leave behind.
@@ -303,8 +288,8 @@ def is_dataset(source: object) -> bool:
     return isinstance(source, (datasets.Dataset, datasets.DatasetDict, datasets.IterableDatasetDict))
 
 
-def _leaves(kind: pa.DataType, feature: Any, path: tuple[str, ...]) -> Tree:
-    """Returns the tree of leaves of a column, or of a field of a struct."""
+def _leaves(kind: pa.DataType, feature: Any, path: tuple[str, ...]) -> Iterator[Leaf]:
+    """Yields the leaves of a column, or of a field of a struct."""
     if hasattr(feature, "decode_example"):  # images and sound are files in the table; JSON is text
         is_file = pa.types.is_struct(kind)
         if feature.decode:
@@ -315,13 +300,16 @@ def _leaves(kind: pa.DataType, feature: Any, path: tuple[str, ...]) -> Tree:
                 f"{path[0]!r}, datasets.{name}(decode=False))) gives {'the bytes of each file' if is_file else 'text'}."
             )
         if is_file:
-            return _ColumnLeaf(path, ArraySpec((), np.dtype("S")), is_file=True)
+            yield Leaf(path, ArraySpec((), np.dtype("S")))
+            return
     if pa.types.is_struct(kind) and not isinstance(kind, pa.BaseExtensionType):
-        fields = [kind.field(number) for number in range(kind.num_fields)]
         features = feature if isinstance(feature, dict) else {}
-        return {each.name: _leaves(each.type, features.get(each.name), (*path, each.name)) for each in fields}
+        for each in kind:
+            yield from _leaves(each.type, features.get(each.name), (*path, each.name))
+        return
     if hasattr(kind, "shape"):  # Array2D to Array5D
-        return _ColumnLeaf(path, ArraySpec(tuple(kind.shape), np.dtype(kind.value_type)))
+        yield Leaf(path, ArraySpec(tuple(kind.shape), np.dtype(kind.value_type)))
+        return
     kind = getattr(kind, "storage_type", kind)
     try:
         spec = ArraySpec((), np.dtype("S")) if is_binary(kind) else spec_of(".".join(path), kind)
@@ -334,7 +322,7 @@ def _leaves(kind: pa.DataType, feature: Any, path: tuple[str, ...]) -> Tree:
             "dataset.cast_column() of Hugging Face, such as to Value('int64'), List(Value('float32'), length=64) or "
             "Array2D((None, 3), 'float32'), or dataset.remove_columns()."
         ) from None
-    return _ColumnLeaf(path, spec)
+    yield Leaf(path, spec)
 
 
 def _by_file(table: Any) -> Table:

@@ -72,10 +72,6 @@ class Numbers:
     def __reduce__(self) -> Any:
         return Numbers, (self.source,)  # without what was found
 
-    def all(self) -> npt.NDArray[Any]:
-        """Reads all numbers."""
-        return read_all(self.source)
-
     def opened(self) -> native.Vector:
         """The vector for the copy engine."""
         if self.array is not None:
@@ -149,10 +145,6 @@ class SparseRows:
             self.require_same(row)
             vectors = source.indices.opened(), source.values.opened()
             return native.Engine.sparse(source.bounds, *vectors, self.shape[1], name=name)
-        except SourceError:
-            raise
-        except OSError as error:
-            raise source.fault(row, f"{error.filename}: {error.strerror}.") from error
         except IndexError as error:
             raise source.fault(row, f"{error}. The file is damaged, or was cut; write it again.") from error
 
@@ -166,20 +158,20 @@ class SparseRows:
             require_same(file, row)
 
     def error_of(self, error: native.CopyError) -> SourceError:
-        """The error of a row that could not be read, as users read it."""
+        """The error of a row that could not be read, as users read it.
+
+        Raises:
+            SourceError: It is that a file is gone, or was replaced.
+        """
         row, source = error.element, self._source
         if error.errno == errno.EDOM:
             return source.outside(row, error.found_nbytes)
         if error.errno == errno.EEXIST:
             return source.twice(row, error.found_nbytes)
-        with suppress(OSError):
-            for file in self.files:
-                try:
-                    require_same(file, row)
-                except SourceError as found:
-                    return found
-                if (size := os.stat(file.path).st_size) < file.st_size:
-                    return file.is_shorter(row, size)
+        for file in self.files:
+            require_same(file, row)
+            if (size := os.stat(file.path).st_size) < file.st_size:
+                return file.is_shorter(row, size)
         return source.fault(row, f"{os.strerror(error.errno or errno.EIO)}. The disk fails; see the system's log.")
 
 
@@ -250,7 +242,7 @@ class SparseSource(Source):
         Raises:
             SourceError: The starts do not begin with 0, decrease, or point outside of the vectors.
         """
-        starts = self.starts.all().astype(np.int64)
+        starts = read_all(self.starts.source).astype(np.int64)
         room = min(len(self.indices.source), len(self.values.source))
         wrong = np.flatnonzero((starts[1:] < starts[:-1]) | (starts[1:] > room))
         if starts[0] or len(wrong):
