@@ -569,7 +569,9 @@ def test_a_value_that_cannot_be_cast_is_told_with_the_remedy(tmp_path, kind):
     saved(tmp_path / f"c{kind[1:]}", pa.table({"x": [0.5]}))
     both = [tmp_path / f"b{kind[1:]}", tmp_path / f"c{kind[1:]}"]
     verb = ps.from_arrow if kind == "a.arrow" else ps.from_parquet
-    with pytest.raises(ps.SourceError, match=r"such as dtypes=\{'x': \"float64\"\}, or .*'x': \"U\"\} for text\..* may round"):
+    with pytest.raises(
+        ps.SourceError, match=r"such as dtypes=\{'x': \"float64\"\}, or .*\"U\"\} for text\..* may round"
+    ):
         verb(both)[0]
     assert verb(both, dtypes={"x": "float64"})[0]["x"] == 2.0**53
     assert [element["x"] for element in verb(both, dtypes={"x": "U"})] == ["9007199254740993", "0.5"]
