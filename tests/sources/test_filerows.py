@@ -17,18 +17,19 @@ from hypothesis import given, settings, strategies as st
 import penstock as ps
 from penstock import native
 from penstock.base._errors import SourceError
-from penstock.native import _numpy
 from penstock.plan._source import Read
 from penstock.sources import _mapped
 from penstock.sources.files import FileRows
 from penstock.sources.npy import StridedFile, describe
+from tests.native.engines import MODULES
 
 
 @pytest.fixture(params=["native", "numpy"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both implementations of the copy engine; the tests that take it hold for each."""
     if request.param == "numpy":
-        monkeypatch.setattr(native, "_implementation", _numpy)
+        for name in ("copy", "announce", "Engine"):
+            monkeypatch.setattr(native, name, getattr(MODULES["numpy"], name))
     elif native.implementation() != "native":
         pytest.skip("the extension is not built")
     return str(request.param)

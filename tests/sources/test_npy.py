@@ -48,7 +48,8 @@ def test_versions_of_the_format(path: Path, version: tuple[int, int]) -> None:
 def test_shape_written_by_python_2(path: Path) -> None:
     header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (2L, 3L), }\n"
     path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(24))
-    assert describe(path).shape == (2, 3)
+    with pytest.warns(UserWarning, match="created on Python 2"):
+        assert describe(path).shape == (2, 3)
 
 
 def test_handle_is_small_equal_and_survives_pickling(path: Path) -> None:
@@ -134,27 +135,27 @@ def bytes_of(array: np.ndarray, path: Path) -> bytes:
 
 def test_empty_file_is_said_to_be_empty(path: Path) -> None:
     path.touch()
-    with pytest.raises(SourceError, match=r"/ds\.npy is empty \(0 bytes\)\. .* write it again\.$"):
+    with pytest.raises(SourceError, match=r"/ds\.npy is not a \.npy file that can be read: .* got 0\. Give a file"):
         describe(path)
 
 
 def test_another_format_is_named_by_its_first_bytes(path: Path) -> None:
     path.write_bytes(b"\x89HDF\r\n\x1a\n")
-    with pytest.raises(SourceError, match=r"not a \.npy file: it begins with b'\\x89HDF.*np\.save\.$"):
+    with pytest.raises(SourceError, match=r"not a \.npy file that can be read: .*got b'\\x89HDF.*np\.save"):
         describe(path)
 
 
 def test_npz_is_told_apart(path: Path) -> None:
     with path.open("wb") as file:
         np.savez(file, a=np.zeros(3))
-    with pytest.raises(SourceError, match=r"it is a zip archive, as np\.savez writes\. Save each array"):
+    with pytest.raises(SourceError, match=r"got b'PK.*of an archive by np\.savez, save each array alone"):
         describe(path)
 
 
 @pytest.mark.parametrize("length", [3, 6, 9, 40])
 def test_truncated_header_says_how_much_is_there(path: Path, length: int) -> None:
     path.write_bytes(bytes_of(np.zeros(3), path)[:length])
-    with pytest.raises(SourceError, match=rf"its header takes \d+ bytes and the file has {length}\."):
+    with pytest.raises(SourceError, match=r"not a \.npy file that can be read: EOF: .*expected \d+ bytes got \d+\."):
         describe(path)
 
 
@@ -204,32 +205,9 @@ def test_values_of_no_bytes_are_refused(path: Path, descr: str) -> None:
 @pytest.mark.parametrize(("version", "text"), [(b"\x09\x00", r"9\.0"), (b"\x01\x80", r"1\.128")])
 def test_unknown_version_is_refused(path: Path, version: bytes, text: str) -> None:
     path.write_bytes(b"\x93NUMPY" + version + bytes(100))
-    expected = rf"version {text} of the \.npy format; versions 1\.0, 2\.0 and 3\.0 are known"
+    expected = rf"it is of version {text}, and 1\.0, 2\.0 and 3\.0 are known"
     with pytest.raises(SourceError, match=expected):
         describe(path)
-
-
-@pytest.mark.parametrize("dtype", ["<U3", ">U3"])
-def test_text_with_a_number_that_is_no_character_names_the_row(path: Path, dtype: str) -> None:
-    words = np.array([["abc", "d"], ["e", "f"], ["g", "hi"]], dtype)
-    words[2:].view(f"{dtype[0]}u4")[0, 1] = 0x110000
-    np.save(path, words)
-    dataset = ps.from_npy(path)
-    records = np.zeros(3, [("i", "i4"), ("t", dtype, (2,))])
-    records["t"] = words
-    np.save(path.with_name("records.npy"), records)
-    with pytest.raises(ps.SourceError, match=r"records\.npy\[2\] cannot be read: its text has 0x110000 in it"):
-        list(ps.from_npy(path.with_name("records.npy")).batch(2).loader("threads"))
-    assert dataset[1].tolist() == ["e", "f"]
-    for read in (
-        lambda: dataset[2],
-        lambda: list(dataset.batch(2).loader("threads")),
-        lambda: list(dataset.shuffle(1)),
-    ):
-        with pytest.raises(
-            ps.SourceError, match=r"ds\.npy\[2\] cannot be read: its text has 0x110000 in it, which is no c"
-        ):
-            read()
 
 
 @pytest.mark.parametrize(
@@ -250,13 +228,13 @@ def test_text_with_a_number_that_is_no_character_names_the_row(path: Path, dtype
 )
 def test_damaged_header_is_shown(path: Path, header: bytes) -> None:
     path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(24))
-    with pytest.raises(SourceError, match=r"has a header that is not one of a \.npy: .* write it again"):
+    with pytest.raises(SourceError, match=r"/ds\.npy is not a \.npy file that can be read: .*np\.save"):
         describe(path)
 
 
 def test_absurd_header_length_is_refused(path: Path) -> None:
     path.write_bytes(b"\x93NUMPY\x02\x00" + struct.pack("<I", 2**31) + bytes(100))
-    with pytest.raises(SourceError, match="announces a header of 2,147,483,648 bytes"):
+    with pytest.raises(SourceError, match="expected 2147483648 bytes got 100"):
         describe(path)
 
 

@@ -234,16 +234,3 @@ def test_chunks_that_are_pickles_are_refused(codecs, tmp_path, monkeypatch):
     ):
         ps.from_arrays(zarr.open_array("a.zarr", mode="r"))
     assert os.listdir() == ["a.zarr"]
-
-
-@pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
-def test_text_of_one_size_with_a_number_that_is_no_character_names_the_row(tmp_path):
-    words = zarr.create_array(tmp_path / "words", shape=(3,), dtype="<U2", chunks=(2,), compressors=None)
-    words[...] = np.array(["ab", "c", "d"])
-    chunk = tmp_path / "words" / "c" / "1"
-    chunk.write_bytes(b"\x00\x00\x11\x00" + chunk.read_bytes()[4:])
-    dataset = ps.from_arrays(zarr.open_array(tmp_path / "words", mode="r"))
-    assert dataset[1] == "c"
-    for read in (lambda: dataset[2], lambda: list(dataset.batch(2))):
-        with pytest.raises(ps.SourceError, match=r"words\[2\] cannot be read: its text has 0x110000 in it"):
-            read()

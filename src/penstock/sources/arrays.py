@@ -4,8 +4,7 @@ import itertools
 import logging
 import operator
 import os
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, final
 
 import numpy as np
@@ -112,34 +111,6 @@ def copies_of(source: native.Source, reads: Sequence[Read]) -> list[tuple[Any, .
         place = (out[rows], None) if isinstance(rows, slice) else (out, rows)
         copies.append((source, read.indices, *place, None))
     return copies
-
-
-def has_characters(dtype: np.dtype[Any]) -> bool:
-    """Whether values have text of one size, perhaps in a field."""
-    if dtype.names is not None:
-        return any(has_characters(dtype[name].base) for name in dtype.names)
-    return dtype.kind == "U"
-
-
-def require_characters(values: npt.NDArray[Any], fault: Callable[[int, str], SourceError]) -> None:
-    """Refuses text of one size with a number that is no character: NumPy fails wherever it makes text of it.
-
-    Args:
-        values: What was read, rows `(n, ...)`. Other values than text and records with text pass.
-        fault: Makes the error of a row.
-
-    Raises:
-        SourceError: Names the first such row.
-    """
-    for name in values.dtype.names or ():
-        require_characters(values[name], fault)
-    if values.dtype.kind != "U" or not values.size:
-        return
-    codes = np.ascontiguousarray(values).reshape(len(values), -1).view(f"{values.dtype.str[0]}u4")
-    is_wrong = (codes > sys.maxunicode).any(axis=1)
-    if is_wrong.any():
-        row = int(is_wrong.argmax())
-        raise fault(row, f"its text has {codes[row].max():#x} in it, which is no character. The file is damaged.")
 
 
 def _shortened(text: str) -> str:

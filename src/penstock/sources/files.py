@@ -14,7 +14,6 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -26,7 +25,7 @@ from penstock.base._files import lasting_stamp
 from penstock.base._spec import ArraySpec
 from penstock.plan._source import Read, Source
 from penstock.sources._mapped import mapping_options
-from penstock.sources.arrays import copies_of, has_characters, require_characters
+from penstock.sources.arrays import copies_of
 from penstock.sources.npy import StridedFile, require_same
 
 
@@ -70,9 +69,9 @@ class FileSource(Source):
         parts = self.handle.patched(sizes, keeps_first=keeps_first)
         return None if parts is None else FileSource(parts)
 
-    def arrays(self) -> Sequence[StridedFile] | None:
-        """The array in the file; None for text, whose characters are looked at after each read."""
-        return None if has_characters(self.handle.dtype) else (self.handle,)
+    def arrays(self) -> Sequence[StridedFile]:
+        """The array in the file."""
+        return (self.handle,)
 
     def open(self) -> "FileRows":
         return FileRows(self.handle)
@@ -106,12 +105,6 @@ class FileRows:
             native.copy(copies_of(source, reads))
         except native.CopyError as error:
             raise read_error(self.handle, error) from error
-        if has_characters(self.handle.dtype):
-            for read in reads:
-                require_characters(read.arrays[0][read.rows], partial(self._fault, read.indices))
-
-    def _fault(self, indices: NDArray[np.int64], row: int, text: str) -> SourceError:
-        return self.handle.fault(int(indices[row]), text)
 
     def advise(self, indices: NDArray[np.int64]) -> None:
         """Announces rows that will be read soon, so that the kernel fetches them. Never fails."""

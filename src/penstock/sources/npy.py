@@ -8,13 +8,12 @@ A file in memory, on tmpfs or without a name, accepts seals, and a file on a dis
 against shrinking can be read through a mapping without the risk of SIGBUS.
 """
 
-import ast
 import errno
+import io
 import math
 import mmap
 import os
 import platform
-import re
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
@@ -24,13 +23,16 @@ from typing import Any, BinaryIO, Final, Self, final
 import numpy as np
 import numpy.typing as npt
 
-from penstock.base._errors import SourceError, gone_cure, home_cure
+from penstock.base._errors import PenstockError, SourceError, gone_cure, home_cure
 from penstock.base._files import content_mark, open_file
 from penstock.base._travel import leaves_machine
 
-_MAGIC = b"\x93NUMPY"
+_READERS: Final = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 # A header is evaluated as a Python literal. A thousand named fields take about 30 kB; a longer one is damage.
-_MAX_HEADER_NBYTES = 1 << 20
+_MAX_HEADER_NBYTES: Final = 1 << 20
 SEVERAL_FILES = (
     'For several files side by side: penstock.from_npy({"x": path, "y": other}). One after the other: '
     "penstock.concatenate([penstock.from_npy(path) for path in paths])."
@@ -266,8 +268,15 @@ def described(file: BinaryIO | Any, name: str, path: str, state: tuple[int, int,
         path: Its path.
         state: Its device, inode and size.
     """
-    header, offset = _read_header(file, name)
-    shape, dtype, fortran_order = _parse(header, name)
+    try:
+        shape, fortran_order, dtype = _read_header(file)
+    except (OSError, PenstockError):
+        raise
+    except Exception as error:  # whatever Python says of a literal that is none
+        raise SourceError(
+            f"{name} is not a .npy file that can be read: {error}. Give a file that np.save wrote to its end; of an "
+            "archive by np.savez, save each array alone."
+        ) from error
     if dtype.hasobject:
         raise SourceError(
             f"{name} holds Python objects (dtype {dtype}). They could only be unpickled, which runs whatever "
@@ -285,7 +294,7 @@ def described(file: BinaryIO | Any, name: str, path: str, state: tuple[int, int,
             f"axis: np.save({name!r}, value[None])."
         )
     strides = _contiguous_strides(shape, dtype.itemsize, fortran_order)
-    found = StridedFile(path, offset, shape, dtype, strides, *state)
+    found = StridedFile(path, file.tell(), shape, dtype, strides, *state)
     _check_complete(found, fortran_order, name)
     return found
 
@@ -296,62 +305,20 @@ def _cure(path: str) -> str:
     return home_cure(path)
 
 
-def _read_header(file: BinaryIO | Any, name: str) -> tuple[str, int]:
-    """Returns the header's text and the offset of the data."""
-    start = file.read(12)
-    if not start:
-        raise SourceError(f"{name} is empty (0 bytes). Whatever wrote it had not finished or failed; write it again.")
-    if start[:6] != _MAGIC[: len(start)]:
-        what = f"it begins with {start[:6]!r} where a .npy has {_MAGIC!r}"
-        cure = "Give a file written by np.save."
-        if start[:2] == b"PK":
-            what = "it is a zip archive, as np.savez writes"
-            cure = "Save each array of it with np.save: rows of an archive cannot be read in place."
-        raise SourceError(f"{name} is not a .npy file: {what}. {cure}")
-    version, minor = start[6:8] if len(start) > 7 else (1, 0)
-    if version not in (1, 2, 3) or minor:
-        raise SourceError(
-            f"{name} says it is version {version}.{minor} of the .npy format; versions 1.0, 2.0 and 3.0 are known. "
-            f"Either the file is damaged or a newer NumPy wrote it: load it there and save it again with "
-            f"np.lib.format.write_array(file, array, version=(3, 0))."
-        )
-    prefix_nbytes = 10 if version == 1 else 12
-    length = int.from_bytes(start[8:prefix_nbytes], "little") if len(start) >= prefix_nbytes else 0
-    if length > _MAX_HEADER_NBYTES:
-        raise SourceError(
-            f"{name} announces a header of {length:,} bytes; at most {_MAX_HEADER_NBYTES:,} are read. The "
-            f"file is damaged; write it again."
-        )
-    offset = prefix_nbytes + length
-    raw = start[prefix_nbytes:] + file.read(offset - 12 if offset > 12 else 0)
-    present = min(len(start), prefix_nbytes) + len(raw)
-    if present < offset:
-        raise SourceError(
-            f"{name} is truncated: its header takes {offset:,} bytes and the file has {present:,}. Whatever "
-            f"wrote it had not finished or failed; write it again."
-        )
-    return raw[:length].decode("utf-8" if version == 3 else "latin1", errors="replace"), offset
-
-
-def _parse(header: str, name: str) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
-    try:
-        # Python 2 wrote long integers as 20000L, in shapes alone.
-        fields = ast.literal_eval(re.sub(r"(?<=\d)L(?=[,)])", "", header))
-        if set(fields) != {"descr", "fortran_order", "shape"}:  # the data would begin elsewhere
-            raise KeyError(*fields)
-        shape, fortran_order = fields["shape"], fields["fortran_order"]
-        dtype = np.lib.format.descr_to_dtype(fields["descr"])
-        is_shape = all(type(n) is int and 0 <= n < 1 << 62 for n in shape) and is_possible(shape, dtype)
-        if not is_shape or type(fortran_order) is not bool:
-            raise ValueError(f"shape {shape!r}, fortran_order {fortran_order!r}")
-        if dtype.subdtype is not None:  # np.save writes its axes into the shape
-            raise ValueError(f"dtype {dtype}")
-    except (SyntaxError, ValueError, TypeError, KeyError, IndexError, RecursionError, MemoryError) as error:
-        raise SourceError(
-            f"{name} has a header that is not one of a .npy: {header.strip()[:120]!r}. The file is damaged; "
-            f"write it again."
-        ) from error
-    return tuple(shape), dtype, fortran_order
+def _read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Reads the shape, whether it is in Fortran order, and the dtype; the data of the file come next."""
+    version = np.lib.format.read_magic(file)
+    if version == (3, 0):  # in UTF-8, which no public function of NumPy reads: with escapes it is of version 2
+        nbytes = int.from_bytes(file.read(4), "little")
+        text = file.read(nbytes).decode().encode("ascii", "backslashreplace")
+        version, file = (2, 0), io.BytesIO(len(text).to_bytes(4, "little") + text)
+    if version not in _READERS:
+        raise ValueError("it is of version {}.{}, and 1.0, 2.0 and 3.0 are known".format(*version))
+    shape, fortran_order, dtype = _READERS[version](file, max_header_size=_MAX_HEADER_NBYTES)
+    is_shape = all(0 <= n < 1 << 62 for n in shape) and is_possible(shape, dtype)
+    if not is_shape or dtype.subdtype is not None:  # np.save writes the axes of such a dtype into the shape
+        raise ValueError(f"its shape is {shape} and its dtype {dtype}")
+    return shape, fortran_order, dtype
 
 
 def is_possible(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:

@@ -1,6 +1,5 @@
 """The rows of a `.npy` file behind a URL, as a source. Rows that are neighbours in the file are one request."""
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -14,7 +13,6 @@ from penstock.memory._rows import Indices
 from penstock.plan._source import Read
 from penstock.sources import _openfile, npy
 from penstock.sources._openfile import File, FilesSource, RecordReader, bounds_of, rows_of
-from penstock.sources.arrays import require_characters
 
 Integers = npt.NDArray[np.int64]
 
@@ -64,11 +62,7 @@ class OpenRemoteArray(RecordReader):
             return
         for read, (members, data, starts), _ in self.requests(reads):
             rows = np.lib.stride_tricks.sliding_window_view(data, self._row_nbytes)[starts].view(self._source.dtype)
-            require_characters(rows, functools.partial(self._fault, read.indices[members]))
             read.arrays[0][rows_of(read.rows, members)] = rows.reshape(-1, *self._source.shape[1:])
-
-    def _fault(self, elements: Indices, row: int, text: str) -> SourceError:
-        return SourceError(f"{self._source.describe(int(elements[row]))} cannot be read: {text}")
 
     def ranges(self, elements: Indices) -> tuple[Integers, Integers, Integers]:
         offsets = self._source.offset + elements * self._row_nbytes

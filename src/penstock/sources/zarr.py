@@ -20,7 +20,7 @@ from penstock.base._files import Stamp, lasting_stamp
 from penstock.base._spec import ArraySpec
 from penstock.memory._rows import Indices
 from penstock.sources._remote import insist
-from penstock.sources.arrays import NamedSource, require_characters
+from penstock.sources.arrays import NamedSource
 from penstock.sources.boxes import BoxSource, box_text
 
 
@@ -125,9 +125,6 @@ class OpenZarrSource:
         found = insist(
             lambda: array.oindex[rows],
             lambda: self._source.describe(int(rows[0])) + f" and {len(rows) - 1} more rows" * (len(rows) > 1),
-        )
-        require_characters(
-            found, lambda row, text: SourceError(f"{self._source.describe(int(rows[row]))} cannot be read: {text}")
         )
         out[...] = found[places].astype(object) if found.dtype.kind == "T" else found[places]
         if self._source.may_vanish and _has_empty_row(found, array.fill_value):
