@@ -185,11 +185,11 @@ def test_batches_arrive_on_the_device_that_was_named():
 
 
 def test_devices_that_are_not_there_are_refused():
-    with pytest.raises(ps.ArgumentError, match=r"device='gpu' is no device of torch, such as 'cuda' or 'cuda:1'"):
+    with pytest.raises(ps.ArgumentError, match=r"device='gpu' is no device that torch .* finds here: Expected one of"):
         pairs().to_torch(device="gpu")
-    with pytest.raises(ps.ArgumentError, match=r"device='cuda:64' is not there: torch .* finds \d CUDA devices"):
+    with pytest.raises(ps.ArgumentError, match=r"device='cuda:64' is no device that torch .* finds here: "):
         pairs().to_torch(device="cuda:64")
-    with pytest.raises(ps.ArgumentError, match=r"device='xpu:64' is not there: .* Leave device= out"):
+    with pytest.raises(ps.ArgumentError, match=r"device='xpu:64' is no device that torch .* Leave device= out"):
         pairs().to_torch(device="xpu:64")
 
 

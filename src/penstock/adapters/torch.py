@@ -287,24 +287,15 @@ def _arrived(data: bytes, handle: Any, places: Sequence[Place], epoch: Any) -> M
 
 
 def _as_device(device: Any) -> Any:
-    if device is None:
-        return torch.device("cpu")
     try:
-        found = torch.device(device)
-    except (RuntimeError, TypeError) as error:
+        found = torch.device("cpu" if device is None else device)
+        torch.empty(0, device=found)
+    except (RuntimeError, TypeError, AssertionError, ModuleNotFoundError) as error:
         reason = str(error).splitlines()[0]
-        raise ArgumentError(f"device={device!r} is no device of torch, such as 'cuda' or 'cuda:1': {reason}") from None
-    reason = ""
-    if found.type == "cuda":
-        if (found.index or 0) >= (count := torch.cuda.device_count()):
-            reason = f"torch {torch.__version__} finds {count} CUDA devices"
-    else:
-        try:
-            torch.empty(0, device=found)
-        except (RuntimeError, AssertionError, ModuleNotFoundError) as error:
-            reason = str(error).splitlines()[0].split(". ")[0]
-    if reason:
-        raise ArgumentError(f"device={device!r} is not there: {reason}. Leave device= out for tensors on the CPU.")
+        raise ArgumentError(
+            f"device={device!r} is no device that torch {torch.__version__} finds here: {reason}. Leave device= out "
+            "for tensors on the CPU."
+        ) from error
     return found
 
 
