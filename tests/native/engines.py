@@ -1,4 +1,4 @@
-"""Both implementations side by side, whichever of them the package uses."""
+"""Both implementations side by side, whichever of them the package uses; NumPy's with an engine that has no threads."""
 
 import importlib
 import os
@@ -27,8 +27,36 @@ def _load_numpy() -> ModuleType:
 MODULES = {"numpy": _load_numpy()}
 if native.implementation() == "native":
     MODULES["native"] = native
-ENGINES = {name: module.Engine for name, module in MODULES.items()}
+THREADED = {name: module.Engine for name, module in MODULES.items() if name == "native"}
 Engine = native.Engine
+
+
+class Inline(MODULES["numpy"].Engine):
+    """Executes a job where it is submitted, and raises its error where it is waited for."""
+
+    def __init__(self, thread_count):
+        super().__init__(thread_count)
+        self._errors = {}
+
+    def submit(self, number, copies):
+        try:
+            MODULES["numpy"].copy(copies)
+        except native.CopyError as error:
+            self._errors[number] = error
+
+    def wait(self, number, timeout_s=None):
+        if number in self._errors:
+            raise self._errors.pop(number)
+        return True
+
+    def advise(self, source, rows):
+        MODULES["numpy"].announce(source, rows)
+
+    def close(self, timeout_s=None):
+        return True
+
+
+ENGINES = {"numpy": Inline, **THREADED}
 
 
 @contextmanager

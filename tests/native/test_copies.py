@@ -1,4 +1,4 @@
-"""Both engines copy the same bytes, whatever the layout, the rows, the types and the number of threads."""
+"""Both implementations copy the same bytes, whatever the layout, the rows, the types and the number of threads."""
 
 import itertools
 import warnings
@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from penstock.native import can_convert, conversion
+from penstock.native import conversion
 from penstock.native._dtypes import KINDS, dtypes_of
 from tests.native.engines import ENGINES, MODULES, open_engine
 
+NATIVE = {name: module for name, module in MODULES.items() if name == "native"}
 DTYPES = [np.dtype(order + kind) for kind in KINDS for order in ("<", ">")]
 
 
@@ -52,7 +53,7 @@ def plans(draw):
         if copies and draw(st.booleans()) and (copies[-1][1] < len(array)).all():  # columns of a table share their rows
             rows, places = copies[-1][1], copies[-1][3]
         dtype = draw(st.one_of(st.just(array.dtype), st.sampled_from(DTYPES)))
-        if array.dtype.kind in "fc" and dtype.itemsize == 4 and dtype.kind == "u":
+        if array.dtype.kind == "f" and dtype.itemsize == 4 and dtype.kind == "u":
             dtype = array.dtype  # NumPy's result depends on the place in the array, see below
         copies.append((array, rows, dtype, places, draw(st.sampled_from([0, 0, 3]))))
     return copies
@@ -153,7 +154,7 @@ def test_padding_leaves_other_values_to_numpy(implementation):
         assert (out == 7).all()
 
 
-@pytest.mark.parametrize("implementation", MODULES.values(), ids=MODULES)
+@pytest.mark.parametrize("implementation", NATIVE.values(), ids=NATIVE)
 def test_padding_writes_within_its_rows(implementation):
     out = np.full((2, 3), 7, np.int32)
     vector, filling = np.arange(3, dtype=np.int32), np.zeros((), np.int32)
@@ -163,12 +164,12 @@ def test_padding_writes_within_its_rows(implementation):
         implementation.pad_rows([vector], out, filling)
     with pytest.raises(ValueError, match="do not fit the values"):
         implementation.pad_rows([vector, vector], out, np.zeros((), np.int64))
-    with pytest.raises(ValueError, match="do not fit the values"):
+    with pytest.raises(ValueError, match="not C-contiguous"):
         implementation.pad_rows([vector, vector], out[:, :2], filling)
     with pytest.raises((TypeError, ValueError)):
         implementation.pad_rows([np.empty(1, object)], np.empty((1, 1), object), np.empty((), object))
     out.flags.writeable = False
-    with pytest.raises(ValueError, match="do not fit the values"):
+    with pytest.raises(ValueError, match="read-only"):
         implementation.pad_rows([vector, vector], out, filling)
 
 
@@ -178,17 +179,14 @@ def special_numbers(dtype):
     if dtype.itemsize <= 2:
         bits = np.arange(2 ** (8 * dtype.itemsize)).astype(f"u{dtype.itemsize}")
         return bits.view(dtype.newbyteorder("="))
-    base = np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype.newbyteorder("=")
+    base = dtype.newbyteorder("=")
     if base.kind == "f":
         powers = np.ldexp(1.0, np.arange(-160 if base.itemsize == 8 else -149, 128))
         near = [powers, np.nextafter(powers, 0), np.nextafter(powers, np.inf), powers * 1.5, powers - 0.5, powers - 1]
         with np.errstate(all="ignore"):
             values = np.concatenate([*near, rng.normal(size=3000) * 10.0 ** rng.integers(-9, 25, 3000)]).astype(base)
         patterns = np.frombuffer(rng.bytes(4000 * base.itemsize), base)
-        values = np.concatenate([values, -values, patterns, np.array([0.0, -0.0, np.inf, -np.inf, np.nan], base)])
-        if dtype.kind == "c":
-            return np.concatenate([values, values]).view(dtype.newbyteorder("="))
-        return values
+        return np.concatenate([values, -values, patterns, np.array([0.0, -0.0, np.inf, -np.inf, np.nan], base)])
     info = np.iinfo(base)
     powers = [2**k + d for k in range(8 * base.itemsize) for d in (-1, 0, 1)]
     edges = [x for p in powers for x in (p, -p) if info.min <= x <= info.max]
@@ -219,9 +217,9 @@ def test_conversions_are_those_of_astype_bit_for_bit(source, implementation):
             engine.submit(job, [(engine.memory(values[None]), rows, got[None], None, code)])
             assert engine.wait(job, 30.0)
             is_defined = np.ones(len(values), bool)
-            if source_dtype.kind in "fc" and out == "u4":
+            if source_dtype.kind == "f" and out == "u4":
                 # Out of range, NumPy's result depends on whether its loop converts several numbers at a time.
-                is_defined = (values.real > -(2**31)) & (values.real < 2**32)
+                is_defined = (values > -(2**31)) & (values < 2**32)
             different = np.flatnonzero(differ(expected, got) & is_defined)
             message = [(values[i], expected[i], got[i]) for i in different[:5]]
             assert len(different) == 0, f"{source_dtype} to {out_dtype}: {len(different)} differ, such as {message}"
@@ -232,13 +230,11 @@ def test_conversions_have_inverse_codes():
         code = conversion(source, out)
         assert (code is None) == (source == out)
         assert code is None or dtypes_of(code) == (source, out)
-        assert can_convert(source, out)
 
 
-@pytest.mark.parametrize("dtype", ["M8[s]", "U3", "S2", "V4", "O", "g"])
+@pytest.mark.parametrize("dtype", ["M8[s]", "U3", "S2", "V4", "O", "g", "c8", "c16"])
 def test_other_types_are_not_converted(dtype):
-    assert not can_convert(dtype, np.float32)
-    assert can_convert(dtype, dtype)
+    assert conversion(dtype, dtype) is None
     with pytest.raises(TypeError, match="does not convert"):
         conversion(dtype, np.float32)
 
@@ -291,7 +287,7 @@ COLUMNS = [("f4", ()), ("i1", ()), ("i8", (3,)), ("u2", (40,))]
 @given(table=tables(), converts=st.booleans())
 def test_rows_of_parts_are_those_of_the_whole(table, converts):
     bounds, columns, rows, places = table
-    for module in MODULES.values():
+    for module in NATIVE.values():
         memory = module.Engine.memory
         made, copies = [], []
         for column in columns:
@@ -305,7 +301,7 @@ def test_rows_of_parts_are_those_of_the_whole(table, converts):
             np.testing.assert_array_equal(out[np.arange(len(rows)) if places is None else places], column[rows])
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", NATIVE)
 def test_a_part_that_is_not_there_is_an_error_before_anything_is_copied(name):
     module, out = MODULES[name], np.zeros(4)
     parts = module.Engine.parts(np.array([0, 2, 4]), [module.Engine.memory(np.ones(2)), None], name="table")
@@ -317,7 +313,7 @@ def test_a_part_that_is_not_there_is_an_error_before_anything_is_copied(name):
     assert out.tolist() == [1, 1, 0, 0]
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", NATIVE)
 @pytest.mark.parametrize(
     ("bounds", "sizes"), [([0, 2, 4], [2]), ([0, 2, 4], [2, 3]), ([1, 2], [1]), ([0], []), ([0, 2, 1], [2, None])]
 )
@@ -330,7 +326,7 @@ def test_parts_that_do_not_fit_their_bounds_are_refused(name, bounds, sizes):
         parts(np.array([0, 1, 2]), [memory(np.ones(1)), memory(np.ones((1, 2)))])
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", NATIVE)
 def test_the_source_of_a_destination_has_to_be_writable(name):
     module, values = MODULES[name], np.arange(3.0)
     values.flags.writeable = False

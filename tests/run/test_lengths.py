@@ -145,14 +145,14 @@ def test_a_generator_that_is_drained_after_a_round_is_an_error_at_the_element_wh
 def test_a_stream_that_ends_before_its_length_is_an_error_after_its_last_full_batch(executor: Any, steps: Any) -> None:
     ds = steps(stream(7, length=16))
     want = [[0, 1, 2, 3]]
-    error = "ended after 7 elements of epoch 0, but length=16 was said"
+    error = "ended after 7 elements of epoch 0, but its length is 16"
     assert (values(ds)[0], error in values(ds)[1]) == (want, True)
     with ds.loader(executor) as loader:
         for epoch in range(2):
             found, text = values(loader)
             assert found == want
             at = 0 if "cache" in repr(ds) else epoch
-            assert f"ended after 7 elements of epoch {at}, but length=16 was said" in text
+            assert f"ended after 7 elements of epoch {at}, but its length is 16" in text
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
@@ -180,7 +180,7 @@ def test_worker_processes_say_the_same() -> None:
     for ds, want, error in (
         (mixed.batch(8), [], "repeat() found no element in 10 rounds in a row, up to round 9 of epoch 0"),
         (mixed.map(same, element_spec=INT64).batch(4), [[0, 1, 2, 3]], "repeat() found no element in 10 rounds"),
-        (short.batch(4), [[0, 1, 2, 3]], "ended after 7 elements of epoch 0, but length=16 was said"),
+        (short.batch(4), [[0, 1, 2, 3]], "ended after 7 elements of epoch 0, but its length is 16"),
         (broken.filter(keep), list(range(42)), "failed at element 42 of epoch 0: OSError: gone"),
     ):
         with ds.loader("processes", workers=1) as loader:

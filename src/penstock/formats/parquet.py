@@ -242,11 +242,7 @@ class TableSource(Tabular, FilesSource):
 
     def arrays(self) -> Sequence[PartedArray] | None:
         """The columns, if their values have one size and the files are local. Servers need a worker that waits."""
-        if (
-            not native.HAS_PARTS
-            or self.is_remote
-            or any(leaf.spec.dtype.itemsize == 0 or None in leaf.spec.shape for leaf in self.leaves)
-        ):
+        if self.is_remote or any(leaf.spec.dtype.itemsize == 0 or None in leaf.spec.shape for leaf in self.leaves):
             return None
         return [PartedArray(self, number, leaf.spec) for number, leaf in enumerate(self.leaves)]
 

@@ -26,7 +26,7 @@ from penstock.plan._source import Read, Source
 from penstock.plan._source_node import SourceNode
 from penstock.plan._windows import Windows
 
-_NUMERIC = frozenset("biufc")
+_NUMERIC = frozenset("biuf")
 
 
 Copy = tuple[int, int, Indices, Indices | None, int]

@@ -1,7 +1,7 @@
 """The copy engine: native threads that copy elements into batches without the interpreter.
 
-`Engine` is the one in C++ if it was built. Otherwise, or with `PENSTOCK_NATIVE=0` in the environment, it is the one in
-NumPy (`_numpy.py`), with the same interface. `implementation()` says which.
+Copies are made in C++ if that was built. Otherwise, or with `PENSTOCK_NATIVE=0` in the environment, NumPy makes them
+(`_numpy.py`), on the calling thread alone: there is no `Engine` then. `implementation()` says which.
 
 A *source* holds elements: an array in memory, or rows of a file. A *job* is a list of *copies*, often
 one batch. A copy is a tuple `(source, rows, destination, destination_rows, conversion)`:
@@ -22,29 +22,31 @@ import logging
 import math
 import os
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.native import _numpy
-from penstock.native._dtypes import can_convert as can_convert, conversion as conversion
+from penstock.native._dtypes import conversion as conversion
 from penstock.native._errors import CopyError as CopyError
 
 if TYPE_CHECKING:
+    from penstock.native._engine import Engine as _Threads
+
     _implementation = _numpy
 else:
     try:
         if os.environ.get("PENSTOCK_NATIVE") == "0":
             raise ModuleNotFoundError
         from penstock.native import _engine as _implementation
+
+        _Threads = _implementation.Engine
     except ImportError:
-        _implementation = _numpy
+        _implementation, _Threads = _numpy, object
 
 Source = _implementation.Source
-HAS_PARTS: Final = hasattr(_implementation, "parts_source")
-"""Whether the engine has `parts`, and takes sources as destinations. One that was built before does not."""
 Vector = tuple[Any, NDArray[np.int64], int, np.dtype[Any]]
 """Numbers in pieces of one length, for `Engine.sparse`: `(source, places, piece_length, dtype)`.
 
@@ -53,17 +55,13 @@ Vector = tuple[Any, NDArray[np.int64], int, np.dtype[Any]]
 - `piece_length`: the numbers of a piece; the last may have fewer.
 - `dtype`: that of a number.
 """
-count_down: Final[Callable[["memoryview[int]", int, int], int]] = getattr(
-    _implementation, "count_down", _numpy.count_down
-)  # an engine that was built before has none
+count_down: Final = _implementation.count_down
 """Subtracts from a word of shared memory in one step, and returns what is left: `count_down(words, place, count)`.
 
 Threads and processes that count down the same word see a sequence of differences, in one order for all of them; what a
 caller wrote before is there for those that count after it. NumPy's engine writes and returns 0 at once.
 """
-fit_rows: Final[Callable[[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uint32], int], int]] = getattr(
-    _implementation, "fit_rows", _numpy.fit_rows
-)
+fit_rows: Final = _implementation.fit_rows
 """Lays elements into rows, one after the other: `fit_rows(sizes, capacity, rows, fit)` returns the number of rows.
 
 `sizes` has shape `(kinds, n)`, or `(n,)`: each element takes so much of each kind of room. A row has `capacity`, shape
@@ -72,24 +70,54 @@ or a new one; `FIRST`: the first row that has room; or `BEST`: the one with the 
 kinds that is the least sum of their shares, among 256 rows; if none of these has room of each kind, the first that has.
 The GIL is free meanwhile.
 """
-trade_rows: Final[
-    Callable[[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.int64], bool, int, NDArray[np.uint32]], None]
-] = getattr(_implementation, "trade_rows", _numpy.trade_rows)
+trade_rows: Final = _implementation.trade_rows
 """Lets elements in rows trade places: `trade_rows(sizes, rows, room, is_sum, window, words)`.
 
 Each element in turn draws one of the `window` elements from itself on, by a word of 32 random bits. They change rows if
 both fit. `room`, shape `(kinds, rows)`, is the room left in each row (`is_sum`), or the largest size that may be in it.
 Sizes are as in `fit_rows`. The GIL is free meanwhile.
 """
-order_keys: Final[Callable[[NDArray[np.uint32], NDArray[np.int64]], None]] = getattr(
-    _implementation, "order_keys", _numpy.order_keys
-)
+order_keys: Final = _implementation.order_keys
 """Writes the order of keys: `order_keys(keys, places)`, both of shape `(n,)`.
 
 `places` gets the place of the smallest key, of the next one, and so on; of equal keys, that of the first one first. The
 GIL is free meanwhile.
 """
 NEXT, FIRST, BEST, MOST_CAPACITY = _numpy.NEXT, _numpy.FIRST, _numpy.BEST, _numpy.MOST_CAPACITY
+copy: Final = _implementation.copy_now
+"""Executes copies on the calling thread, without the GIL if they may take long: `copy(copies)`.
+
+CopyError: an element could not be read.
+"""
+announce: Final = _implementation.announce_now
+"""Tells the kernel, on the calling thread, that some rows of a file will be read: `announce(source, rows)`."""
+read_parts: Final = _implementation.read_parts
+"""Reads parts of a file, without the GIL for all of them: `read_parts(descriptor, offsets, memory, starts, sizes)`.
+
+`offsets` are the first bytes of the parts in the file, shape `(n,)`; `memory` is a writable array of bytes, `starts`
+are their first bytes there, and `sizes` their bytes. Returns the number of parts that were read. If that is not all:
+the bytes of the next one, and the error number of the system, or 0 where the file ends.
+"""
+pad_rows: Final = _implementation.pad_rows
+"""Writes vectors to the starts of rows, and a number behind each: `pad_rows(values, out, filling)`.
+
+`values` are arrays, no longer than a row; `out` is C-contiguous, shape `(len(values), width)`, and no array of Python
+objects; `filling` is the number, an array of the same dtype without axes. Returns False if a value is something else
+than a C-contiguous vector of the dtype of `out`; the rows then have no content.
+"""
+permute: Final = _implementation.permute_now
+"""Replaces values in `[0, n)` by their images under a keyed bijection: `permute(values, n, a, b, tweaks, rounds)`.
+
+`values` has shape `(k,)`, each below `n`. `a` and `b`, at most 2**31, are the sizes of the halves, `a * b // 2 <= n <=
+a * b`. `tweaks` has shape `(k,)`, or `(1,)` for all values; and `rounds` a multiplier and an addend for each round of
+the network, shape `(2 * rounds,)`. The GIL is free meanwhile.
+"""
+outlast_interpreter: Final = _implementation.outlast_interpreter
+"""Lets threads that are in C++ code wait for the end of the process, once the interpreter ends.
+
+Python before 3.14 would end them where they take the GIL again, in a way that ends the whole program by signal 6. The
+main thread calls it at the end of the program.
+"""
 return_slot: Final = _implementation.return_slot
 """Ends a lease, as the callback of a weak reference: `return_slot(leases, free, on_free, interrupts, slot, lease, _)`.
 
@@ -97,6 +125,8 @@ It appends `slot` to `free`, removes `lease` from `leases`, and calls `on_free` 
 within `on_free` is appended to `interrupts`, since Python drops it. Native, so that no Ctrl-C strikes before.
 """
 
+_MOST_NBYTES: Final = (2**63 - 1) // 4
+"""A larger row overflows."""
 _logger: Final = logging.getLogger("penstock")
 _engines: Final[weakref.WeakSet["Engine"]] = weakref.WeakSet()
 _has_logged = False
@@ -107,95 +137,21 @@ def implementation() -> str:
     return "numpy" if _implementation is _numpy else "native"
 
 
-def _log_missing() -> None:
+def has_engine() -> bool:
+    """Whether there are threads that copy. Without, the log says why, once."""
     global _has_logged  # noqa: PLW0603
-    if not _has_logged and implementation() == "numpy" and os.environ.get("PENSTOCK_NATIVE") != "0":
+    is_native = implementation() == "native"
+    if not is_native and not _has_logged and os.environ.get("PENSTOCK_NATIVE") != "0":
         _has_logged = True
         _logger.warning(
             "The copy engine was not compiled when penstock was installed, so NumPy makes the copies, slower. "
             "Install a C++ compiler, and then this package again, from its sources."
         )
-
-
-def copy(copies: Iterable[tuple[Any, ...]]) -> None:
-    """Executes copies on the calling thread, without the GIL.
-
-    Raises:
-        CopyError: An element could not be read.
-    """
-    _implementation.copy_now(copies)
-
-
-def announce(source: Source, rows: NDArray[np.int64]) -> None:
-    """Tells the kernel, on the calling thread, that these rows of a file will be read."""
-    _implementation.announce_now(source, rows)
-
-
-def read_parts(
-    descriptor: int,
-    offsets: NDArray[np.int64],
-    memory: NDArray[np.uint8],
-    starts: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-) -> tuple[int, int, int]:
-    """Reads parts of a file into memory, without the GIL for all of them.
-
-    Args:
-        descriptor: The open file.
-        offsets: The first byte of each part in the file, shape `(n,)`.
-        memory: Where they go: a writable array of bytes, of one axis.
-        starts: The first byte of each part in the memory.
-        sizes: The bytes of each part.
-
-    Returns:
-        The number of parts that were read. If that is not all: the bytes of the next one, and the error number of the
-        system, or 0 where the file ends.
-    """
-    done, got, error = _implementation.read_parts(descriptor, offsets, memory, starts, sizes)
-    return done, got, error
-
-
-def pad_rows(values: Sequence[Any], out: NDArray[Any], filling: NDArray[Any]) -> bool:
-    """Writes vectors to the starts of rows, and a number behind each.
-
-    Args:
-        values: Arrays, no longer than a row.
-        out: C-contiguous, shape `(len(values), width)`; no array of Python objects.
-        filling: The number, an array of the same dtype without axes.
-
-    Returns:
-        False if a value is something else than a C-contiguous vector of the dtype of `out`. Then nothing was written.
-    """
-    return _implementation.pad_rows(values, out, filling)
-
-
-def outlast_interpreter() -> None:
-    """Lets threads that are in C++ code wait for the end of the process, once the interpreter ends.
-
-    Python before 3.14 would end them where they take the GIL again, in a way that ends the whole program by signal 6.
-    The main thread calls it at the end of the program.
-    """
-    _implementation.outlast_interpreter()
-
-
-def permute(
-    values: NDArray[np.uint64], n: int, a: int, b: int, tweaks: NDArray[np.uint64], rounds: NDArray[np.uint64]
-) -> None:
-    """Replaces values in `[0, n)` by their images under a keyed bijection, without the GIL.
-
-    Args:
-        values: Shape (k,), each below `n`; overwritten.
-        n: Length of the range.
-        a: `a` and `b`, at most 2**31, are the sizes of the halves, `a * b // 2 <= n <= a * b`.
-        b: See `a`.
-        tweaks: Shape (k,), or (1,) for all values.
-        rounds: A multiplier and an addend for each round of the network, shape (2 * rounds,).
-    """
-    _implementation.permute_now(values, n, a, b, tweaks, rounds)
+    return is_native
 
 
 @final
-class Engine(_implementation.Engine):
+class Engine(_Threads):
     """Threads that execute copies, job after job, in the order of submission.
 
     Several threads share a job by rows, so that the earliest job ends first. All methods may be called by any thread,
@@ -223,17 +179,15 @@ class Engine(_implementation.Engine):
     `close(timeout_s=None)` ends the threads after the parts that they copy, and drops the jobs that are not done.
     False: a thread still hangs in a read; it is left alone, with the memory that it writes to. May be called again.
 
-    `stats()` returns a dict: `nbytes` copied, `jobs` done, `cpu_ns` and `busy_ns` of the engine's threads, `waits` that
-    blocked, `wait_ns`, and the `announced` rows. `busy_ns` is time by the clock.
+    `stats()` returns a dict: `nbytes` copied, `jobs` done, `cpu_ns` and `busy_ns` of the engine's threads. `busy_ns` is
+    time by the clock.
 
     Args:
         thread_count: Threads that copy. Threads that announce reads come on top, with the first `advise`.
     """
 
     def __init__(self, thread_count: int) -> None:
-        if implementation() == "numpy":
-            super().__init__(thread_count)
-        _log_missing()
+        self.thread_count = thread_count
         _engines.add(self)
 
     @staticmethod
@@ -310,7 +264,7 @@ class Engine(_implementation.Engine):
         Raises:
             ValueError: A part has another number of elements, or elements of another size, or is no memory.
         """
-        return _implementation.parts_source(bounds, tuple(sources), name)
+        return _implementation.parts_source(bounds, tuple(sources), name)  # type: ignore[attr-defined,no-any-return]
 
     @staticmethod
     def sparse(
@@ -335,11 +289,36 @@ class Engine(_implementation.Engine):
             ValueError: The starts decrease, or the numbers have too few pieces.
             IndexError: A piece lies outside of its source.
         """
-        kind = np.dtype(indices[3])
+        kind, starts = np.dtype(indices[3]), _own(starts)
         if kind.kind not in "iu":
             raise TypeError(f"column numbers are integers, not {kind}")
-        first, second = ((*vector[:3], np.dtype(vector[3]).itemsize) for vector in (indices, values))
+        if not len(starts) or starts[0] < 0 or columns < 0 or (starts[1:] < starts[:-1]).any():
+            raise ValueError("the starts of a sparse matrix's rows decrease, or there are none")
+        if columns * np.dtype(values[3]).itemsize > _MOST_NBYTES:
+            raise ValueError("the elements of a source are too large")
+        first, second = (_checked(vector, int(starts[-1])) for vector in (indices, values))
         return _implementation.sparse_source(starts, first, second, conversion(kind, np.int64) or 0, columns, name)
+
+
+def _own(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A copy that stays as it was checked."""
+    if getattr(numbers, "dtype", None) != np.int64:
+        raise TypeError(f"an array of int64 is needed, not {numbers!r}")
+    return numbers.copy()
+
+
+def _checked(vector: Vector, count: int) -> tuple[Any, NDArray[np.int64], int, int, int]:
+    """A vector of a sparse matrix, with the bytes of a number and the end of its last piece."""
+    source, places, length, dtype = vector
+    nbytes, piece_count = np.dtype(dtype).itemsize, -(-count // max(1, length))
+    starts = _own(places)[:piece_count]
+    if nbytes not in (1, 2, 4, 8, 16) or length < 1 or piece_count > len(starts):
+        raise ValueError("the pieces of a sparse matrix's numbers do not match their count")
+    counts = np.minimum(length, count - np.arange(piece_count) * length)
+    outside = np.flatnonzero((starts < 0) | (starts > source.count) | (counts > (source.count - starts) // nbytes))
+    if len(outside):
+        raise IndexError(f"piece {outside[0]} lies outside of {source.name}")
+    return source, starts, length, nbytes, int((starts + counts * nbytes).max(initial=0))
 
 
 @atexit.register

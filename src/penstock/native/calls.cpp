@@ -3,17 +3,14 @@
 #include "python.hpp"
 
 #include <algorithm>
-#include <cerrno>
-#include <cmath>
 #include <cstring>
-#include <new>
-#include <unistd.h>
+#include <list>
 
 namespace penstock {
 namespace {
 
 // Numbers of rows that were taken. Copies of one job name them by the same array where they are the same.
-struct Numbers {
+struct TakenRows {
     PyObject *array = nullptr; // borrowed: the copies hold it as long as the job is made
     std::shared_ptr<int64_t[]> rows;
     int64_t count = 0;
@@ -34,8 +31,8 @@ struct Divided {
 
 // What a job keeps of Python's.
 struct Held {
-    std::vector<Py_buffer> views; // reserved, so that none moves
-    std::vector<PyObject *> sources;
+    std::list<Buffer> views;
+    std::vector<Owned> sources;
 };
 
 } // namespace
@@ -43,22 +40,14 @@ struct Held {
 void release(Job *job) {
     PyObject *type, *error, *traceback; // objects that end here may run code
     PyErr_Fetch(&type, &error, &traceback);
-    if (auto *held = static_cast<Held *>(job->held)) {
-        for (Py_buffer &view : held->views) {
-            PyBuffer_Release(&view);
-        }
-        for (PyObject *source : held->sources) {
-            Py_DECREF(source);
-        }
-        delete held;
-    }
+    delete static_cast<Held *>(job->held);
     delete job;
     PyErr_Restore(type, error, traceback);
 }
 
 // ---------------------------------------------------------------------------------------------- jobs
 
-static bool take_numbers(PyObject *array, const char *what, Numbers *numbers) {
+static bool take_numbers(PyObject *array, const char *what, TakenRows *numbers) {
     if (numbers->array == array) {
         return true;
     }
@@ -75,7 +64,7 @@ static bool take_numbers(PyObject *array, const char *what, Numbers *numbers) {
 }
 
 // Sorts elements by their parts. Columns of a table share the result, as they share the rows.
-static void divide(const PySource *source, const Numbers &from, const Numbers *to, Divided *divided) {
+static void divide(const PySource *source, const TakenRows &from, const TakenRows *to, Divided *divided) {
     PyObject *places = to != nullptr ? to->array : nullptr;
     if (divided->rows == from.array && divided->places == places && divided->bounds == source->bounds) {
         return;
@@ -140,6 +129,7 @@ static bool add_parts(const PySource *source, const Task &task, const Divided &d
         }
         Task own = task;
         own.source = part->source;
+        own.first = source->parts->bounds[piece.part];
         own.count = piece.count;
         own.rows = std::shared_ptr<int64_t[]>(divided.inside, divided.inside.get() + piece.first);
         if (piece.are_neighbours) {
@@ -166,47 +156,37 @@ static bool take_destination(PyObject *object, Held *held, Destination *destinat
             PyErr_SetString(PyExc_ValueError, "the source of a destination needs writable, C-contiguous rows");
             return false;
         }
-        held->sources.push_back(Py_NewRef(object)); // there is room, see `job_of`
+        held->sources.emplace_back(Py_NewRef(object)); // there is room, see `job_of`
         *destination = {static_cast<uint8_t *>(made->view.buf), layout.count, layout.stride, layout.nbytes};
         return true;
     }
-    Element element;
-    if (!element_of(object, &element)) {
-        return false;
-    }
-    if (element == OBJECTS) {
+    if (holds_objects(object)) {
         PyErr_SetString(PyExc_TypeError, "a destination cannot hold Python objects");
         return false;
     }
-    held->views.emplace_back();
-    Py_buffer &view = held->views.back();
+    Py_buffer &view = held->views.emplace_back().view;
     if (PyObject_GetBuffer(object, &view, PyBUF_STRIDED) != 0) {
-        held->views.pop_back();
         return false;
     }
     if (view.ndim < 1) {
         PyErr_SetString(PyExc_ValueError, "a destination needs an axis of rows");
         return false;
     }
-    int64_t row_nbytes = view.itemsize;
-    bool is_contiguous = true;
-    for (int i = view.ndim - 1; i >= 1; i--) {
-        is_contiguous = is_contiguous && (view.shape[i] <= 1 || view.strides[i] == row_nbytes);
-        if (__builtin_mul_overflow(row_nbytes, view.shape[i], &row_nbytes)) {
-            PyErr_SetString(PyExc_ValueError, "the rows of a destination are too large");
-            return false;
-        }
+    Layout layout;
+    if (!make_layout(view, &layout)) {
+        PyErr_SetString(PyExc_ValueError, "the rows of a destination are too large");
+        return false;
     }
-    if (!is_contiguous && row_nbytes > 0) {
+    if (!layout.is_contiguous()) {
         PyErr_SetString(PyExc_ValueError, "the rows of a destination must be C-contiguous");
         return false;
     }
-    *destination = {static_cast<uint8_t *>(view.buf), view.shape[0], view.strides[0], row_nbytes};
+    *destination = {static_cast<uint8_t *>(view.buf), layout.count, layout.stride, layout.nbytes};
     return true;
 }
 
 // Adds the tasks of (source, rows, destination, destination rows or None, conversion).
-static bool take_copy(PyObject *copy, Job *job, Held *held, Numbers *from, Numbers *to, Divided *divided) {
+static bool take_copy(PyObject *copy, Job *job, Held *held, TakenRows *from, TakenRows *to, Divided *divided) {
     if (!PyTuple_Check(copy) || PyTuple_Size(copy) != 5) {
         PyErr_SetString(PyExc_TypeError, "a copy is a tuple (source, rows, destination, destination_rows, conversion)");
         return false;
@@ -221,6 +201,7 @@ static bool take_copy(PyObject *copy, Job *job, Held *held, Numbers *from, Numbe
     const Source &source = *py_source->source;
     Task task;
     task.source = &source;
+    task.owner = py_source;
     long code = code_object == Py_None ? 0 : PyLong_AsLong(code_object);
     if (code != 0 && (PyErr_Occurred() || !find_conversion(code, &task.conversion))) {
         if (!PyErr_Occurred()) {
@@ -238,7 +219,7 @@ static bool take_copy(PyObject *copy, Job *job, Held *held, Numbers *from, Numbe
         int64_t outside = first_outside(task.rows.get(), task.count, source.layout.count);
         return fail_outside(py_source->name, outside, source.layout.count, "element");
     }
-    held->sources.push_back(Py_NewRef(source_object)); // there is room, see `job_of`
+    held->sources.emplace_back(Py_NewRef(source_object)); // there is room, see `job_of`
     Destination destination;
     if (!take_destination(out_object, held, &destination)) {
         return false;
@@ -299,34 +280,18 @@ static bool take_copy(PyObject *copy, Job *job, Held *held, Numbers *from, Numbe
 
 void raise_failure(const Job &job) {
     const Task &task = job.tasks[job.failed_task];
-    PyObject *source_name = nullptr;
-    Failure failure = job.failure;
-    for (PyObject *each : static_cast<Held *>(job.held)->sources) {
-        auto *py_source = reinterpret_cast<PySource *>(each);
-        if (py_source->source == task.source) {
-            source_name = py_source->name;
-        }
-        for (size_t part = 0; py_source->parts != nullptr && part < py_source->parts->sources.size(); part++) {
-            const PySource *own = py_source->parts->sources[part];
-            if (own != nullptr && own->source == task.source && source_name == nullptr) {
-                source_name = py_source->name;
-                failure.row += failure.row < 0 ? 0 : py_source->parts->bounds[part];
-            }
-        }
+    const Failure &failure = job.failure;
+    const int64_t row = failure.row < 0 ? -1 : task.first + failure.row;
+    PyObject *source_name = static_cast<const PySource *>(task.owner)->name;
+    Owned module(PyImport_ImportModule("penstock.native._errors"));
+    Owned type(module ? PyObject_GetAttrString(module.get(), "CopyError") : nullptr);
+    Owned error(type ? PyObject_CallFunction(type.get(), "OLiLL", source_name, static_cast<long long>(row),
+                                             failure.error, static_cast<long long>(failure.expected_nbytes),
+                                             static_cast<long long>(failure.found_nbytes))
+                     : nullptr);
+    if (error) {
+        PyErr_SetObject(type.get(), error.get());
     }
-    PyObject *module = PyImport_ImportModule("penstock.native._errors");
-    PyObject *type = module != nullptr ? PyObject_GetAttrString(module, "CopyError") : nullptr;
-    PyObject *error = type != nullptr
-                          ? PyObject_CallFunction(type, "OLiLL", source_name, static_cast<long long>(failure.row),
-                                                  failure.error, static_cast<long long>(failure.expected_nbytes),
-                                                  static_cast<long long>(failure.found_nbytes))
-                          : nullptr;
-    if (error != nullptr) {
-        PyErr_SetObject(type, error);
-    }
-    Py_XDECREF(error);
-    Py_XDECREF(type);
-    Py_XDECREF(module);
 }
 
 OwnedJob job_of(PyObject *sequence, int64_t number) {
@@ -339,10 +304,9 @@ OwnedJob job_of(PyObject *sequence, int64_t number) {
     job->held = held;
     job->number = number;
     Py_ssize_t count = PyTuple_Size(copies.get());
-    held->views.reserve(count);
     held->sources.reserve(2 * count);
     job->tasks.reserve(count);
-    Numbers from, to;
+    TakenRows from, to;
     Divided divided;
     for (Py_ssize_t i = 0; i < count; i++) {
         if (!take_copy(PyTuple_GetItem(copies.get(), i), job.get(), held, &from, &to, &divided)) {
@@ -397,29 +361,6 @@ PyObject *copy_now(PyObject *, PyObject *copies) {
 
 namespace {
 
-struct Views {
-    std::vector<Py_buffer> held;
-
-    ~Views() {
-        for (Py_buffer &view : held) {
-            if (!t_has_released) {
-                PyBuffer_Release(&view);
-            }
-        }
-    }
-    // Adds a buffer, contiguous and with so many axes. Returns null without an exception if it is another one.
-    const Py_buffer *add(PyObject *object, int flags, int dim_count) {
-        held.emplace_back();
-        if (PyObject_GetBuffer(object, &held.back(), flags) != 0) {
-            PyErr_Clear();
-            held.pop_back();
-            return nullptr;
-        }
-        const Py_buffer &view = held.back();
-        return view.ndim == dim_count && PyBuffer_IsContiguous(&view, 'C') ? &view : nullptr;
-    }
-};
-
 void repeat(const uint8_t *item, int64_t nbytes, uint8_t *to, const uint8_t *end) {
     if (std::all_of(item, item + nbytes, [&](uint8_t each) { return each == item[0]; })) {
         std::memset(to, item[0], end - to);
@@ -433,56 +374,51 @@ void repeat(const uint8_t *item, int64_t nbytes, uint8_t *to, const uint8_t *end
 } // namespace
 
 // (values, out, filling): see `pad_rows` in `__init__.py`.
-PyObject *pad_rows(PyObject *, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 3) {
-        PyErr_Format(PyExc_TypeError, "pad_rows() takes 3 arguments, not %zd", nargs);
+PyObject *pad_rows(PyObject *, PyObject *args) {
+    PyObject *sequence, *out_object, *filling_object;
+    if (!PyArg_ParseTuple(args, "OOO", &sequence, &out_object, &filling_object)) {
         return nullptr;
     }
-    Element element;
-    if (!element_of(args[1], &element)) {
+    Owned values(PySequence_Tuple(sequence)), dtype(values ? PyObject_GetAttrString(out_object, "dtype") : nullptr);
+    Buffer out_buffer, filling_buffer;
+    const Py_buffer &out = out_buffer.view, &filling = filling_buffer.view;
+    if (!dtype || PyObject_GetBuffer(out_object, &out_buffer.view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) != 0 ||
+        PyObject_GetBuffer(filling_object, &filling_buffer.view, PyBUF_C_CONTIGUOUS) != 0) {
         return nullptr;
     }
-    Owned values(PySequence_Tuple(args[0])), dtype(PyObject_GetAttrString(args[1], "dtype"));
-    if (!values || !dtype) {
-        return nullptr;
-    }
-    Py_ssize_t count = PyTuple_Size(values.get());
-    Views views;
-    views.held.reserve(count + 2); // so that none moves
-    const Py_buffer *out = views.add(args[1], PyBUF_STRIDED, 2);
-    const Py_buffer *filling = out != nullptr ? views.add(args[2], PyBUF_STRIDED_RO, 0) : nullptr;
-    if (element == OBJECTS || filling == nullptr || out->shape[0] != count || filling->len != out->itemsize ||
-        filling->len == 0) {
+    const Py_ssize_t count = PyTuple_Size(values.get());
+    if (holds_objects(out_object) || out.ndim != 2 || out.shape[0] != count || filling.ndim != 0 ||
+        filling.len != out.itemsize || filling.len == 0) {
         PyErr_SetString(PyExc_ValueError, "the rows or the number that fills them do not fit the values");
         return nullptr;
     }
+    std::unique_ptr<Buffer[]> views(new Buffer[count]);
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *value = PyTuple_GetItem(values.get(), i);
+        Py_buffer &view = views[i].view;
         Owned found(PyObject_GetAttrString(value, "dtype"));
-        if (found.get() != dtype.get()) { // NumPy has one object for each of its own dtypes
+        // NumPy has one object for each of its own dtypes.
+        if (found.get() != dtype.get() || PyObject_GetBuffer(value, &view, PyBUF_C_CONTIGUOUS) != 0 || view.ndim != 1 ||
+            view.itemsize != out.itemsize) {
             PyErr_Clear();
             Py_RETURN_FALSE;
         }
-        const Py_buffer *view = views.add(value, PyBUF_STRIDED_RO, 1);
-        if (view == nullptr || view->itemsize != out->itemsize) {
-            Py_RETURN_FALSE;
-        }
-        if (view->shape[0] > out->shape[1]) {
-            PyErr_Format(PyExc_ValueError, "value %zd has %zd numbers, and its row %zd", i, view->shape[0],
-                         out->shape[1]);
+        if (view.shape[0] > out.shape[1]) {
+            PyErr_Format(PyExc_ValueError, "value %zd has %zd numbers, and its row %zd", i, view.shape[0],
+                         out.shape[1]);
             return nullptr;
         }
     }
     auto pad = [&] {
-        auto *to = static_cast<uint8_t *>(out->buf);
-        int64_t row_nbytes = out->shape[1] * out->itemsize;
+        auto *to = static_cast<uint8_t *>(out.buf);
+        int64_t row_nbytes = out.shape[1] * out.itemsize;
         for (Py_ssize_t i = 0; i < count; i++, to += row_nbytes) {
-            const Py_buffer &view = views.held[i + 2];
+            const Py_buffer &view = views[i].view;
             std::memmove(to, view.buf, view.len); // which may be a part of the rows
-            repeat(static_cast<const uint8_t *>(filling->buf), filling->len, to + view.len, to + row_nbytes);
+            repeat(static_cast<const uint8_t *>(filling.buf), filling.len, to + view.len, to + row_nbytes);
         }
     };
-    if (out->len > SHORT_NBYTES) {
+    if (out.len > SHORT_NBYTES) {
         without_gil(pad);
     } else {
         pad();
@@ -493,10 +429,10 @@ PyObject *pad_rows(PyObject *, PyObject *const *args, Py_ssize_t nargs) {
 // ---------------------------------------------------------------------------------------------- other calls
 
 // Announces reads on the calling thread.
-PyObject *announce_now(PyObject *, PyObject *const *args, Py_ssize_t nargs) {
+PyObject *announce_now(PyObject *, PyObject *args) {
     std::unique_ptr<int64_t[]> rows;
     int64_t count = 0;
-    const Source *source = take_source_rows(args, nargs, &rows, &count);
+    const Source *source = take_source_rows(args, &rows, &count);
     if (source == nullptr) {
         return nullptr;
     }
@@ -506,47 +442,17 @@ PyObject *announce_now(PyObject *, PyObject *const *args, Py_ssize_t nargs) {
     Py_RETURN_NONE;
 }
 
-namespace {
-
-// An array of 64-bit words.
-struct Words {
-    Py_buffer view = {};
-    bool take(PyObject *array, int flags) {
-        Element element;
-        if (!element_of(array, &element) || PyObject_GetBuffer(array, &view, PyBUF_C_CONTIGUOUS | flags) != 0) {
-            return false;
-        }
-        bool is_right = view.itemsize == 8 && element != OBJECTS;
-        if (!is_right) {
-            PyErr_SetString(PyExc_TypeError, "expected an array of 64-bit numbers");
-        }
-        return is_right;
-    }
-    ~Words() {
-        if (!t_has_released) {
-            PyBuffer_Release(&view);
-        }
-    }
-    uint64_t *data() const { return static_cast<uint64_t *>(view.buf); }
-    int64_t count() const { return view.len / 8; }
-};
-
-} // namespace
-
 PyObject *permute_now(PyObject *, PyObject *args) {
-    PyObject *values_object, *tweaks_object, *words_object;
+    using Words = Numbers<uint64_t>;
+    Words values, tweaks, words;
     long long signed_n, signed_a, signed_b;
-    if (!PyArg_ParseTuple(args, "OLLLOO", &values_object, &signed_n, &signed_a, &signed_b, &tweaks_object,
-                          &words_object)) {
+    if (!PyArg_ParseTuple(args, "O&LLLO&O&", Words::write, &values, &signed_n, &signed_a, &signed_b, Words::read,
+                          &tweaks, Words::read, &words)) {
         return nullptr;
     }
     // A negative one is too large.
     const auto n = static_cast<uint64_t>(signed_n), a = static_cast<uint64_t>(signed_a),
                b = static_cast<uint64_t>(signed_b);
-    Words values, tweaks, words;
-    if (!values.take(values_object, PyBUF_WRITABLE) || !tweaks.take(tweaks_object, 0) || !words.take(words_object, 0)) {
-        return nullptr;
-    }
     const uint64_t most = UINT64_C(1) << 31;
     bool is_one = tweaks.count() == 1;
     bool is_inside =
@@ -563,33 +469,19 @@ PyObject *permute_now(PyObject *, PyObject *args) {
 }
 
 // (descriptor, offsets, memory, starts, sizes): see `read_parts` in `__init__.py`.
-PyObject *read_parts(PyObject *, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 5) {
-        PyErr_Format(PyExc_TypeError, "read_parts() takes 5 arguments, not %zd", nargs);
+PyObject *read_parts(PyObject *, PyObject *args) {
+    using Words = Numbers<int64_t>;
+    int descriptor;
+    Words offsets, starts, sizes;
+    Numbers<uint8_t> memory;
+    if (!PyArg_ParseTuple(args, "iO&O&O&O&", &descriptor, Words::read, &offsets, memory.write, &memory, Words::read,
+                          &starts, Words::read, &sizes)) {
         return nullptr;
     }
-    const long number = PyLong_AsLong(args[0]);
-    if (number == -1 && PyErr_Occurred()) {
-        return nullptr;
-    }
-    const int descriptor = number == static_cast<int>(number) ? static_cast<int>(number) : -1; // which is not open
-    std::unique_ptr<int64_t[]> offsets, starts, sizes;
-    int64_t count = take_rows(args[1], "offsets", &offsets);
-    int64_t start_count = count < 0 ? -1 : take_rows(args[3], "starts", &starts);
-    int64_t size_count = start_count < 0 ? -1 : take_rows(args[4], "sizes", &sizes);
-    Element element;
-    if (size_count < 0 || !element_of(args[2], &element)) {
-        return nullptr;
-    }
-    Views views;
-    const Py_buffer *memory = views.add(args[2], PyBUF_STRIDED, 1);
-    if (memory == nullptr || memory->itemsize != 1 || element == OBJECTS) {
-        PyErr_SetString(PyExc_ValueError, "parts are read into a writable array of bytes with one axis");
-        return nullptr;
-    }
-    bool fits = start_count == count && size_count == count;
+    const int64_t count = offsets.count(), *start = starts.data(), *size = sizes.data();
+    bool fits = starts.count() == count && sizes.count() == count;
     for (int64_t i = 0; fits && i < count; i++) {
-        fits = starts[i] >= 0 && sizes[i] >= 0 && starts[i] <= memory->len && sizes[i] <= memory->len - starts[i];
+        fits = start[i] >= 0 && size[i] >= 0 && start[i] <= memory.count() && size[i] <= memory.count() - start[i];
     }
     if (!fits) {
         PyErr_SetString(PyExc_ValueError, "the parts lie outside of the memory");
@@ -599,16 +491,8 @@ PyObject *read_parts(PyObject *, PyObject *const *args, Py_ssize_t nargs) {
     int error = 0;
     without_gil([&] {
         for (; done < count; done++) {
-            auto *to = static_cast<uint8_t *>(memory->buf) + starts[done];
-            for (got = 0; got < sizes[done];) {
-                ssize_t step = pread(descriptor, to + got, sizes[done] - got, offsets[done] + got);
-                if (step <= 0 && !(step < 0 && errno == EINTR)) {
-                    error = step < 0 ? errno : 0;
-                    break;
-                }
-                got += step > 0 ? step : 0;
-            }
-            if (got < sizes[done]) {
+            got = read_at(descriptor, offsets.data()[done], memory.data() + start[done], size[done], &error);
+            if (got < size[done]) {
                 break;
             }
         }
@@ -617,42 +501,29 @@ PyObject *read_parts(PyObject *, PyObject *const *args, Py_ssize_t nargs) {
 }
 
 // (words, place, count): see `count_down` in `__init__.py`.
-PyObject *count_down(PyObject *, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 3) {
-        PyErr_Format(PyExc_TypeError, "count_down() takes 3 arguments, not %zd", nargs);
+PyObject *count_down(PyObject *, PyObject *args) {
+    Numbers<int64_t> words;
+    long long place, count;
+    if (!PyArg_ParseTuple(args, "O&LL", words.write, &words, &place, &count)) {
         return nullptr;
     }
-    const long long place = PyLong_AsLongLong(args[1]), count = PyLong_AsLongLong(args[2]);
-    if (PyErr_Occurred()) {
-        return nullptr;
-    }
-    Py_buffer view;
-    if (PyObject_GetBuffer(args[0], &view, PyBUF_WRITABLE) != 0) {
-        return nullptr;
-    }
-    auto *words = static_cast<int64_t *>(view.buf);
-    const bool is_inside = place >= 0 && place < view.len / static_cast<Py_ssize_t>(sizeof(int64_t)) &&
-                           reinterpret_cast<uintptr_t>(words) % sizeof(int64_t) == 0;
-    const long long left = is_inside ? __atomic_sub_fetch(words + place, count, __ATOMIC_SEQ_CST) : 0;
-    PyBuffer_Release(&view);
-    if (!is_inside) {
+    if (place < 0 || place >= words.count()) {
         PyErr_SetString(PyExc_IndexError, "there is no such word");
         return nullptr;
     }
-    return PyLong_FromLongLong(left);
+    return PyLong_FromLongLong(__atomic_sub_fetch(words.data() + place, count, __ATOMIC_SEQ_CST));
 }
 
 // (leases, free, on_free, interrupts, slot, lease, reference): see `return_slot` in `__init__.py`.
-PyObject *return_slot(PyObject *, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 7) {
-        PyErr_Format(PyExc_TypeError, "return_slot() takes 7 arguments, not %zd", nargs);
+PyObject *return_slot(PyObject *, PyObject *args) {
+    PyObject *leases, *free, *on_free, *interrupts, *slot, *lease, *reference;
+    if (!PyArg_ParseTuple(args, "OOOOOOO", &leases, &free, &on_free, &interrupts, &slot, &lease, &reference)) {
         return nullptr;
     }
-    PyObject *leases = args[0], *free = args[1], *on_free = args[2], *interrupts = args[3], *slot = args[4];
-    Owned reference(Py_NewRef(args[6])); // which the lease may hold alone
+    Owned held(Py_NewRef(reference)); // which the lease may hold alone
     // Before the lease ends, so that `reclaim` sees the slot in one of the two.
     Owned appended(PyObject_CallMethod(free, "append", "O", slot));
-    if (!appended || PyObject_DelItem(leases, args[5]) != 0) {
+    if (!appended || PyObject_DelItem(leases, lease) != 0) {
         return nullptr;
     }
     if (on_free == Py_None) {

@@ -4,6 +4,8 @@
 // do these: on x86 through the instructions that truncate, elsewhere through C's cast. The tests compare every pair.
 #include "core.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <type_traits>
 
@@ -13,15 +15,9 @@ namespace {
 struct Half {
     uint16_t bits;
 };
-template <class T> struct Complex {
-    T real, imag;
-};
 struct Bool {
     uint8_t value;
 };
-
-template <class T> struct is_complex : std::false_type {};
-template <class T> struct is_complex<Complex<T>> : std::true_type {};
 
 float half_to_float(uint16_t half) {
     uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16, exponent = half & 0x7c00u, fraction = half & 0x03ffu;
@@ -118,19 +114,8 @@ template <class Out, class In> UNCHECKED_CAST inline Out cast(In value) {
             return Bool{(value.bits & 0x7fffu) != 0};
         } else if constexpr (std::is_same_v<Out, double>) {
             return half_to_double(value.bits);
-        } else if constexpr (std::is_same_v<Out, Complex<double>>) {
-            return Out{half_to_double(value.bits), 0};
         } else {
             return cast<Out>(half_to_float(value.bits));
-        }
-    } else if constexpr (is_complex<In>::value) {
-        if constexpr (is_complex<Out>::value) {
-            using Part = decltype(Out::real);
-            return Out{static_cast<Part>(value.real), static_cast<Part>(value.imag)};
-        } else if constexpr (std::is_same_v<Out, Bool>) {
-            return Bool{value.real != 0 || value.imag != 0};
-        } else {
-            return cast<Out>(value.real);
         }
     } else if constexpr (std::is_same_v<In, Bool>) {
         return cast<Out>(static_cast<uint8_t>(value.value != 0));
@@ -142,8 +127,6 @@ template <class Out, class In> UNCHECKED_CAST inline Out cast(In value) {
         }
     } else if constexpr (std::is_same_v<Out, Bool>) {
         return Bool{value != 0};
-    } else if constexpr (is_complex<Out>::value) {
-        return Out{static_cast<decltype(Out::real)>(value), 0};
     } else if constexpr (std::is_same_v<Out, uint32_t> && std::is_floating_point_v<In>) {
         // Compiled for several numbers at a time the direct cast has another result for numbers out of range, in NumPy
         // as well: there it depends on an element's place.
@@ -162,58 +145,26 @@ template <class In, class Out> UNCHECKED_CAST void run(const uint8_t *source, ui
     }
 }
 
-template <class In> constexpr ConvertFunction row(int out) {
-    constexpr ConvertFunction FUNCTIONS[KIND_COUNT] = {
-        run<In, Bool>,    run<In, int8_t>,   run<In, int16_t>,        run<In, int32_t>,         run<In, int64_t>,
-        run<In, uint8_t>, run<In, uint16_t>, run<In, uint32_t>,       run<In, uint64_t>,        run<In, Half>,
-        run<In, float>,   run<In, double>,   run<In, Complex<float>>, run<In, Complex<double>>,
-    };
-    return FUNCTIONS[out];
-}
+using Row = std::array<ConvertFunction, KIND_COUNT>;
+template <class In, class... Outs> constexpr Row row_of() { return {run<In, Outs>...}; }
+template <class... Types> constexpr std::array<Row, KIND_COUNT> table_of() { return {row_of<Types, Types...>()...}; }
 
-ConvertFunction function_of(int source, int out) {
-    switch (source) {
-    case B1: return row<Bool>(out);
-    case I1: return row<int8_t>(out);
-    case I2: return row<int16_t>(out);
-    case I4: return row<int32_t>(out);
-    case I8: return row<int64_t>(out);
-    case U1: return row<uint8_t>(out);
-    case U2: return row<uint16_t>(out);
-    case U4: return row<uint32_t>(out);
-    case U8: return row<uint64_t>(out);
-    case F2: return row<Half>(out);
-    case F4: return row<float>(out);
-    case F8: return row<double>(out);
-    case C8: return row<Complex<float>>(out);
-    default: return row<Complex<double>>(out);
+// By the kinds of the source and of what becomes of it.
+constexpr auto FUNCTIONS = table_of<Bool, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, Half,
+                                    float, double>();
+constexpr int NBYTES[KIND_COUNT] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8};
+
+template <int WIDTH> void swap_numbers(const uint8_t *source, uint8_t *out, int64_t nbytes) {
+    for (int64_t i = 0; i < nbytes; i += WIDTH) {
+        uint8_t number[WIDTH]; // `source` and `out` may be the same
+        std::memcpy(number, source + i, WIDTH);
+        std::reverse_copy(number, number + WIDTH, out + i);
     }
 }
 
-constexpr int NBYTES[KIND_COUNT] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 8, 16};
-
-int swapped_nbytes(int kind) { return kind == C8 ? 4 : kind == C16 ? 8 : NBYTES[kind]; }
-
-// Reverses the bytes of each number. `source` and `out` may be the same.
+// Reverses the bytes of each number.
 void swap_bytes(const uint8_t *source, uint8_t *out, int64_t nbytes, int width) {
-    for (int64_t i = 0; i < nbytes; i += width) {
-        if (width == 2) {
-            uint16_t value;
-            std::memcpy(&value, source + i, 2);
-            value = __builtin_bswap16(value);
-            std::memcpy(out + i, &value, 2);
-        } else if (width == 4) {
-            uint32_t value;
-            std::memcpy(&value, source + i, 4);
-            value = __builtin_bswap32(value);
-            std::memcpy(out + i, &value, 4);
-        } else {
-            uint64_t value;
-            std::memcpy(&value, source + i, 8);
-            value = __builtin_bswap64(value);
-            std::memcpy(out + i, &value, 8);
-        }
-    }
+    with_word(width, [&](auto bytes) { swap_numbers<bytes>(source, out, nbytes); });
 }
 
 } // namespace
@@ -226,9 +177,9 @@ bool find_conversion(long code, Conversion *found) {
     }
     found->source_nbytes = NBYTES[source];
     found->out_nbytes = NBYTES[out];
-    found->source_swap = (code & 256) && swapped_nbytes(source) > 1 ? swapped_nbytes(source) : 0;
-    found->out_swap = (code & 512) && swapped_nbytes(out) > 1 ? swapped_nbytes(out) : 0;
-    found->function = source == out ? nullptr : function_of(source, out);
+    found->source_swap = (code & 256) && NBYTES[source] > 1 ? NBYTES[source] : 0;
+    found->out_swap = (code & 512) && NBYTES[out] > 1 ? NBYTES[out] : 0;
+    found->function = source == out ? nullptr : FUNCTIONS[source][out];
     if (source == out && (found->source_swap != 0) == (found->out_swap != 0)) {
         found->source_swap = found->out_swap = 0;
     }
@@ -247,7 +198,7 @@ void convert(const Conversion &conversion, const uint8_t *source, uint8_t *out, 
         return;
     }
     constexpr int64_t BLOCK = 256;
-    uint8_t block[BLOCK * 16];
+    uint8_t block[BLOCK * 8];
     for (int64_t i = 0; i < count; i += BLOCK) {
         int64_t n = count - i < BLOCK ? count - i : BLOCK;
         const uint8_t *from = source + i * conversion.source_nbytes;

@@ -6,10 +6,26 @@
 #include <cstring>
 #include <fcntl.h>
 #include <sys/uio.h>
-#include <type_traits>
 #include <unistd.h>
 
 namespace penstock {
+
+int64_t read_at(int fd, int64_t offset, uint8_t *to, int64_t nbytes, int *error) {
+    int64_t total = 0;
+    while (total < nbytes) {
+        ssize_t count = pread(fd, to + total, nbytes - total, offset + total);
+        if (count > 0) {
+            total += count;
+        } else if (count == 0) {
+            break;
+        } else if (errno != EINTR) {
+            *error = errno;
+            break;
+        }
+    }
+    return total;
+}
+
 namespace {
 
 // Bytes of merged neighbours in one copy. More saves nothing, and a failure would be found late.
@@ -66,18 +82,6 @@ void move(const Conversion &conversion, const uint8_t *from, uint8_t *to, int64_
 template <int WIDTH> void pack_runs(const uint8_t *from, int64_t stride, int64_t count, uint8_t *to) {
     for (int64_t i = 0; i < count; i++) {
         std::memcpy(to + i * WIDTH, from + i * stride, WIDTH);
-    }
-}
-
-// Calls `body(width)` with the width as a constant, if the compiler copies so many bytes at once; else returns false.
-template <class Body> bool with_word(int64_t nbytes, Body body) {
-    switch (nbytes) {
-    case 1: body(std::integral_constant<int, 1>()); return true;
-    case 2: body(std::integral_constant<int, 2>()); return true;
-    case 4: body(std::integral_constant<int, 4>()); return true;
-    case 8: body(std::integral_constant<int, 8>()); return true;
-    case 16: body(std::integral_constant<int, 16>()); return true;
-    default: return false;
     }
 }
 
@@ -313,23 +317,6 @@ bool copy_memory(const Task &task, int64_t begin, int64_t end, uint8_t *scratch,
 }
 
 // ------------------------------------------------------------------------------------ with pread
-
-// Returns the bytes read: fewer than `nbytes` at the file's end, or with `*error` set.
-int64_t read_at(int fd, int64_t offset, uint8_t *to, int64_t nbytes, int *error) {
-    int64_t total = 0;
-    while (total < nbytes) {
-        ssize_t count = pread(fd, to + total, nbytes - total, offset + total);
-        if (count > 0) {
-            total += count;
-        } else if (count == 0) {
-            break;
-        } else if (errno != EINTR) {
-            *error = errno;
-            break;
-        }
-    }
-    return total;
-}
 
 class Reading {
   public:

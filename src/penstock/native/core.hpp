@@ -15,6 +15,7 @@
 #include <pthread.h>
 #include <string>
 #include <sys/types.h>
+#include <type_traits>
 #include <vector>
 
 namespace penstock {
@@ -22,7 +23,7 @@ namespace penstock {
 // ---------------------------------------------------------------------------------------------- conversions
 
 // Numeric types, in the order of `_KINDS` in `_dtypes.py`.
-enum Kind : uint8_t { B1, I1, I2, I4, I8, U1, U2, U4, U8, F2, F4, F8, C8, C16, KIND_COUNT };
+enum Kind : uint8_t { B1, I1, I2, I4, I8, U1, U2, U4, U8, F2, F4, F8, KIND_COUNT };
 
 using ConvertFunction = void (*)(const uint8_t *source, uint8_t *out, int64_t count);
 
@@ -66,6 +67,9 @@ struct Layout {
 bool make_layout(int64_t count, int64_t stride, int64_t item_nbytes, int ndim, const int64_t *shape,
                  const int64_t *strides, Layout *layout);
 
+// Reads bytes of a file. Returns how many: fewer than `nbytes` at the file's end, or with `*error` set.
+int64_t read_at(int fd, int64_t offset, uint8_t *to, int64_t nbytes, int *error);
+
 // An open file, with one mapping that all sources in it use.
 class File {
   public:
@@ -75,7 +79,6 @@ class File {
     void release();
     // The mapping's first byte, for at least `nbytes` of the file; null and errno if it cannot be mapped.
     const uint8_t *map(int64_t nbytes);
-    int64_t mapped_nbytes() const { return mapped_nbytes_; }
     // Counts bytes copied from the mapping; unmaps its pages (they stay cached) every `limit` bytes.
     void delivered(int64_t nbytes, int64_t limit);
     int64_t nbytes() const; // now; -1 and errno if the kernel does not say
@@ -143,6 +146,8 @@ struct Source {
 // `rows` of a source to rows of a destination, checked beforehand.
 struct Task {
     const Source *source = nullptr;
+    const void *owner = nullptr; // the caller's: what names elements in errors, of which the first has this number
+    int64_t first = 0;
     std::shared_ptr<int64_t[]> rows, out_rows; // columns of a table share them; `out_rows` null: 0, 1, 2, ...
     int64_t count = 0;
     uint8_t *out = nullptr;
@@ -163,6 +168,18 @@ struct Failure {
 };
 
 constexpr int64_t SCRATCH_NBYTES = 64 << 10;
+
+// Calls `body(width)` with the width as a constant, if the compiler copies so many bytes at once; else returns false.
+template <class Body> bool with_word(int64_t nbytes, Body body) {
+    switch (nbytes) {
+    case 1: body(std::integral_constant<int, 1>()); return true;
+    case 2: body(std::integral_constant<int, 2>()); return true;
+    case 4: body(std::integral_constant<int, 4>()); return true;
+    case 8: body(std::integral_constant<int, 8>()); return true;
+    case 16: body(std::integral_constant<int, 16>()); return true;
+    default: return false;
+    }
+}
 
 // Executes steps [begin, end). `scratch` has SCRATCH_NBYTES. Returns false and fills `failure` for the first element
 // that cannot be read. Called on any thread; calls no Python and takes no lock.
@@ -231,10 +248,9 @@ class Engine {
     Job *take();
 
     struct Stats {
-        int64_t nbytes, jobs, cpu_ns, busy_ns, announced;
+        long long nbytes, jobs, cpu_ns, busy_ns;
     };
     Stats stats();
-    int thread_count() const { return thread_count_; }
 
   private:
     struct Advice {

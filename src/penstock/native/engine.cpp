@@ -384,7 +384,6 @@ void Engine::advise_loop() {
         }
         Advice advice = std::move(advices_.front());
         advices_.pop_front();
-        stats_.announced += advice.rows.size();
         lock.unlock();
         try {
             announce(advice.source, advice.rows.data(), advice.rows.size());

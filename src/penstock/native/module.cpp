@@ -24,30 +24,28 @@ constexpr int64_t INLINE_NBYTES = 48 << 10;
 struct PyEngine {
     PyObject_HEAD Engine *engine;
     int64_t fork_count;
-    int64_t waits, wait_ns;
 };
-
-PyObject *raise_forked() {
-    PyErr_SetString(PyExc_RuntimeError, "this engine belongs to the process that was forked; make another one here");
-    return nullptr;
-}
 
 bool is_forked(PyEngine *self) { return self->fork_count != fork_count(); }
 
-PyObject *engine_submit(PyObject *object, PyObject *const *args, Py_ssize_t nargs) {
+// A method of an engine, which a child made by fork may not call.
+template <PyObject *(*method)(PyEngine *, PyObject *)> PyObject *unforked(PyObject *object, PyObject *args) {
     auto *self = reinterpret_cast<PyEngine *>(object);
-    if (nargs != 2) {
-        PyErr_Format(PyExc_TypeError, "submit() takes a job number and copies, not %zd arguments", nargs);
-        return nullptr;
-    }
     if (is_forked(self)) {
-        return raise_forked();
-    }
-    long long number = PyLong_AsLongLong(args[0]);
-    if (number == -1 && PyErr_Occurred()) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "this engine belongs to the process that was forked; make another one here");
         return nullptr;
     }
-    OwnedJob job = job_of(args[1], number);
+    return method(self, args);
+}
+
+PyObject *engine_submit(PyEngine *self, PyObject *args) {
+    long long number;
+    PyObject *copies;
+    if (!PyArg_ParseTuple(args, "LO", &number, &copies)) {
+        return nullptr;
+    }
+    OwnedJob job = job_of(copies, number);
     if (!job) {
         return nullptr;
     }
@@ -73,20 +71,25 @@ PyObject *engine_submit(PyObject *object, PyObject *const *args, Py_ssize_t narg
 
 // ---------------------------------------------------------------------------------------------- waiting
 
-// The deadline of a timeout in seconds; None is none. Returns -1 with an exception.
-int64_t deadline_of(PyObject *timeout_s) {
-    if (timeout_s == nullptr || timeout_s == Py_None) {
-        return INT64_MAX;
+// Writes the deadline of a timeout in seconds, of which None is none; a converter for `O&`.
+int take_deadline(PyObject *timeout_s, void *out) {
+    auto *deadline = static_cast<int64_t *>(out);
+    *deadline = INT64_MAX;
+    if (timeout_s == Py_None) {
+        return true;
     }
     double seconds = PyFloat_AsDouble(timeout_s);
     if (seconds == -1.0 && PyErr_Occurred()) {
-        return -1;
+        return false;
     }
     if (std::isnan(seconds)) {
         PyErr_SetString(PyExc_ValueError, "a timeout must be a number of seconds");
-        return -1;
+        return false;
     }
-    return seconds > 1e9 ? INT64_MAX : now_ns() + (seconds > 0 ? static_cast<int64_t>(seconds * 1e9) : 0);
+    if (seconds <= 1e9) {
+        *deadline = now_ns() + (seconds > 0 ? static_cast<int64_t>(seconds * 1e9) : 0);
+    }
+    return true;
 }
 
 // Calls `step(until_ns)` without the GIL until it is done or the deadline has passed, and looks for signals between.
@@ -108,45 +111,26 @@ template <class Step> int in_slices(int64_t deadline, Step step) {
     }
 }
 
-bool take_number(PyObject *const *args, Py_ssize_t nargs, const char *method, int64_t *number, int64_t *deadline) {
-    if (nargs < 1 || nargs > 2) {
-        PyErr_Format(PyExc_TypeError, "%s() takes a job number and a timeout in seconds", method);
-        return false;
-    }
-    *number = PyLong_AsLongLong(args[0]);
-    if (*number == -1 && PyErr_Occurred()) {
-        return false;
-    }
-    *deadline = deadline_of(nargs > 1 ? args[1] : nullptr);
-    return *deadline != -1;
-}
-
-PyObject *engine_wait(PyObject *object, PyObject *const *args, Py_ssize_t nargs) {
-    auto *self = reinterpret_cast<PyEngine *>(object);
-    int64_t number, deadline;
-    if (!take_number(args, nargs, "wait", &number, &deadline)) {
+PyObject *engine_wait(PyEngine *self, PyObject *args) {
+    long long number;
+    int64_t deadline = INT64_MAX;
+    if (!PyArg_ParseTuple(args, "L|O&", &number, take_deadline, &deadline)) {
         return nullptr;
-    }
-    if (is_forked(self)) {
-        return raise_forked();
     }
     Job *found = nullptr;
     Waited waited = self->engine->wait(number, 0, &found);
     if (waited == Waited::TIMEOUT) {
-        int64_t since = now_ns();
         int result = in_slices(deadline, [&](int64_t until) {
             waited = self->engine->wait(number, until, &found);
             return waited != Waited::TIMEOUT;
         });
-        self->waits++;
-        self->wait_ns += now_ns() - since;
         if (result <= 0) {
             return result < 0 ? nullptr : Py_NewRef(Py_False);
         }
     }
     if (waited == Waited::UNKNOWN) {
         PyErr_Format(PyExc_LookupError, "job %lld is not under way: not submitted, waited for before, or cancelled",
-                     static_cast<long long>(number));
+                     number);
         return nullptr;
     }
     OwnedJob job(found);
@@ -157,23 +141,16 @@ PyObject *engine_wait(PyObject *object, PyObject *const *args, Py_ssize_t nargs)
     Py_RETURN_TRUE;
 }
 
-PyObject *engine_is_done(PyObject *object, PyObject *argument) {
-    auto *self = reinterpret_cast<PyEngine *>(object);
-    long long number = PyLong_AsLongLong(argument);
-    if (number == -1 && PyErr_Occurred()) {
-        return nullptr;
-    }
-    return is_forked(self) ? raise_forked() : PyBool_FromLong(self->engine->is_done(number));
+PyObject *engine_is_done(PyEngine *self, PyObject *args) {
+    long long number;
+    return PyArg_ParseTuple(args, "L", &number) ? PyBool_FromLong(self->engine->is_done(number)) : nullptr;
 }
 
-PyObject *engine_cancel(PyObject *object, PyObject *const *args, Py_ssize_t nargs) {
-    auto *self = reinterpret_cast<PyEngine *>(object);
-    int64_t number, deadline;
-    if (!take_number(args, nargs, "cancel", &number, &deadline)) {
+PyObject *engine_cancel(PyEngine *self, PyObject *args) {
+    long long number;
+    int64_t deadline = INT64_MAX;
+    if (!PyArg_ParseTuple(args, "L|O&", &number, take_deadline, &deadline)) {
         return nullptr;
-    }
-    if (is_forked(self)) {
-        return raise_forked();
     }
     struct Finished {
         std::vector<Job *> jobs;
@@ -184,14 +161,10 @@ PyObject *engine_cancel(PyObject *object, PyObject *const *args, Py_ssize_t narg
     return result < 0 ? nullptr : PyBool_FromLong(result);
 }
 
-PyObject *engine_advise(PyObject *object, PyObject *const *args, Py_ssize_t nargs) {
-    auto *self = reinterpret_cast<PyEngine *>(object);
-    if (is_forked(self)) {
-        return raise_forked();
-    }
+PyObject *engine_advise(PyEngine *self, PyObject *args) {
     std::unique_ptr<int64_t[]> rows;
     int64_t count = 0;
-    const Source *source = take_source_rows(args, nargs, &rows, &count);
+    const Source *source = take_source_rows(args, &rows, &count);
     if (source == nullptr) {
         return nullptr;
     }
@@ -215,25 +188,17 @@ bool close_engine(PyEngine *self, int64_t deadline) {
     return has_ended;
 }
 
-PyObject *engine_close(PyObject *object, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs > 1) {
-        PyErr_Format(PyExc_TypeError, "close() takes a timeout in seconds, not %zd arguments", nargs);
-        return nullptr;
-    }
-    int64_t deadline = deadline_of(nargs > 0 ? args[0] : nullptr);
-    return deadline == -1 ? nullptr : PyBool_FromLong(close_engine(reinterpret_cast<PyEngine *>(object), deadline));
+PyObject *engine_close(PyObject *object, PyObject *args) {
+    int64_t deadline = INT64_MAX;
+    return PyArg_ParseTuple(args, "|O&", take_deadline, &deadline)
+               ? PyBool_FromLong(close_engine(reinterpret_cast<PyEngine *>(object), deadline))
+               : nullptr;
 }
 
-PyObject *engine_stats(PyObject *object, PyObject *) {
-    auto *self = reinterpret_cast<PyEngine *>(object);
-    if (is_forked(self)) {
-        return raise_forked();
-    }
+PyObject *engine_stats(PyEngine *self, PyObject *) {
     Engine::Stats stats = self->engine->stats();
-    return Py_BuildValue("{sLsLsLsLsLsLsL}", "busy_ns", static_cast<long long>(stats.busy_ns), "nbytes",
-                         static_cast<long long>(stats.nbytes), "jobs", static_cast<long long>(stats.jobs), "cpu_ns",
-                         static_cast<long long>(stats.cpu_ns), "waits", static_cast<long long>(self->waits), "wait_ns",
-                         static_cast<long long>(self->wait_ns), "announced", static_cast<long long>(stats.announced));
+    return Py_BuildValue("{sLsLsLsL}", "busy_ns", stats.busy_ns, "nbytes", stats.nbytes, "jobs", stats.jobs, "cpu_ns",
+                         stats.cpu_ns);
 }
 
 PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *) {
@@ -270,31 +235,22 @@ void engine_dealloc(PyObject *object) {
     Py_DECREF(type);
 }
 
-PyObject *engine_thread_count(PyObject *self, void *) {
-    return PyLong_FromLong(reinterpret_cast<PyEngine *>(self)->engine->thread_count());
-}
-
 // ---------------------------------------------------------------------------------------------- the module
 
 PyMethodDef engine_methods[] = {
-    {"submit", as_method<engine_submit>(), METH_FASTCALL, nullptr},
-    {"wait", as_method<engine_wait>(), METH_FASTCALL, nullptr},
-    {"is_done", as_method<engine_is_done>(), METH_O, nullptr},
-    {"cancel", as_method<engine_cancel>(), METH_FASTCALL, nullptr},
-    {"advise", as_method<engine_advise>(), METH_FASTCALL, nullptr},
-    {"close", as_method<engine_close>(), METH_FASTCALL, nullptr},
-    {"stats", as_method<engine_stats>(), METH_NOARGS, nullptr},
+    {"submit", as_method<unforked<engine_submit>>(), METH_VARARGS, nullptr},
+    {"wait", as_method<unforked<engine_wait>>(), METH_VARARGS, nullptr},
+    {"is_done", as_method<unforked<engine_is_done>>(), METH_VARARGS, nullptr},
+    {"cancel", as_method<unforked<engine_cancel>>(), METH_VARARGS, nullptr},
+    {"advise", as_method<unforked<engine_advise>>(), METH_VARARGS, nullptr},
+    {"close", as_method<engine_close>(), METH_VARARGS, nullptr},
+    {"stats", as_method<unforked<engine_stats>>(), METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
-};
-PyGetSetDef engine_getset[] = {
-    {"thread_count", engine_thread_count, nullptr, nullptr, nullptr},
-    {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 PyType_Slot engine_slots[] = {
     {Py_tp_new, reinterpret_cast<void *>(Method<engine_new>::call)},
     {Py_tp_dealloc, reinterpret_cast<void *>(engine_dealloc)},
     {Py_tp_methods, engine_methods},
-    {Py_tp_getset, engine_getset},
     {0, nullptr},
 };
 PyType_Spec engine_spec = {"penstock.native._engine.Engine", sizeof(PyEngine), 0,
@@ -302,19 +258,19 @@ PyType_Spec engine_spec = {"penstock.native._engine.Engine", sizeof(PyEngine), 0
 
 PyMethodDef module_methods[] = {
     {"copy_now", as_method<copy_now>(), METH_O, nullptr},
-    {"announce_now", as_method<announce_now>(), METH_FASTCALL, nullptr},
+    {"announce_now", as_method<announce_now>(), METH_VARARGS, nullptr},
     {"permute_now", as_method<permute_now>(), METH_VARARGS, nullptr},
     {"memory_source", as_method<memory_source>(), METH_VARARGS, nullptr},
     {"file_source", as_method<file_source>(), METH_VARARGS, nullptr},
     {"sparse_source", as_method<sparse_source>(), METH_VARARGS, nullptr},
     {"parts_source", as_method<parts_source>(), METH_VARARGS, nullptr},
-    {"pad_rows", as_method<pad_rows>(), METH_FASTCALL, nullptr},
-    {"read_parts", as_method<read_parts>(), METH_FASTCALL, nullptr},
-    {"count_down", as_method<count_down>(), METH_FASTCALL, nullptr},
-    {"fit_rows", as_method<fit_rows>(), METH_FASTCALL, nullptr},
-    {"trade_rows", as_method<trade_rows>(), METH_FASTCALL, nullptr},
-    {"order_keys", as_method<order_keys>(), METH_FASTCALL, nullptr},
-    {"return_slot", as_method<return_slot>(), METH_FASTCALL, nullptr},
+    {"pad_rows", as_method<pad_rows>(), METH_VARARGS, nullptr},
+    {"read_parts", as_method<read_parts>(), METH_VARARGS, nullptr},
+    {"count_down", as_method<count_down>(), METH_VARARGS, nullptr},
+    {"fit_rows", as_method<fit_rows>(), METH_VARARGS, nullptr},
+    {"trade_rows", as_method<trade_rows>(), METH_VARARGS, nullptr},
+    {"order_keys", as_method<order_keys>(), METH_VARARGS, nullptr},
+    {"return_slot", as_method<return_slot>(), METH_VARARGS, nullptr},
     {"outlast_interpreter", outlast_interpreter, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };

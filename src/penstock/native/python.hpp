@@ -5,6 +5,7 @@
 
 #include "core.hpp"
 
+#include <cstring>
 #include <exception>
 #include <memory>
 #include <new>
@@ -59,6 +60,40 @@ struct Decref {
 };
 using Owned = std::unique_ptr<PyObject, Decref>;
 
+// A buffer of a Python object. It never moves, because its fields may point into itself.
+struct Buffer {
+    Py_buffer view = {};
+
+    Buffer() = default;
+    Buffer(const Buffer &) = delete;
+    ~Buffer() {
+        if (!t_has_released) {
+            PyBuffer_Release(&view);
+        }
+    }
+};
+
+// A contiguous array of numbers of one size, as an argument of a call: `O&` with `read` or `write`.
+template <class T> struct Numbers : Buffer {
+    static int read(PyObject *array, void *self) { return take(array, self, PyBUF_C_CONTIGUOUS); }
+    static int write(PyObject *array, void *self) { return take(array, self, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE); }
+    T *data() const { return static_cast<T *>(view.buf); }
+    int64_t count() const { return view.len / static_cast<int64_t>(sizeof(T)); }
+
+  private:
+    static bool take(PyObject *array, void *self, int flags) {
+        Py_buffer &view = static_cast<Numbers *>(self)->view;
+        if (PyObject_GetBuffer(array, &view, flags | PyBUF_FORMAT) != 0) {
+            return false;
+        }
+        bool is_right = view.itemsize == sizeof(T) && std::strchr(view.format, 'O') == nullptr;
+        if (!is_right) {
+            PyErr_Format(PyExc_TypeError, "expected an array of %d-bit numbers", static_cast<int>(8 * sizeof(T)));
+        }
+        return is_right;
+    }
+};
+
 struct PySource;
 
 // Elements that lie in several sources, one after the other.
@@ -85,10 +120,10 @@ constexpr int64_t STEP_NBYTES = 1 << 20;
 
 // ------------------------------------------------------------------------------------ sources.cpp
 
-enum Element { OTHER, INT64, OBJECTS };
-
-// What the elements of an array are: NumPy has formats only for some types, and makes them slowly.
-bool element_of(PyObject *array, Element *element);
+// Whether an array of NumPy holds Python objects, which are more than bytes.
+bool holds_objects(PyObject *array);
+// The layout of rows along the first axis of a buffer. Returns false for rows that are too large, without an exception.
+bool make_layout(const Py_buffer &view, Layout *layout);
 // Copies an array of int64 with one axis. Returns its length.
 int64_t take_rows(PyObject *array, const char *what, std::unique_ptr<int64_t[]> *rows);
 // The least n of which all rows lie in [0, n), where a negative row is a great unsigned number.
@@ -102,8 +137,7 @@ PyObject *new_source_type();
 // Null if the object is none.
 PySource *as_source(PyObject *object);
 // The source and the checked rows of a call.
-const Source *take_source_rows(PyObject *const *args, Py_ssize_t nargs, std::unique_ptr<int64_t[]> *rows,
-                               int64_t *count);
+const Source *take_source_rows(PyObject *args, std::unique_ptr<int64_t[]> *rows, int64_t *count);
 PyObject *memory_source(PyObject *, PyObject *args);
 PyObject *file_source(PyObject *, PyObject *args);
 PyObject *sparse_source(PyObject *, PyObject *args);
@@ -128,12 +162,12 @@ void execute(Job *job);
 // Raises the error of a failed job.
 void raise_failure(const Job &job);
 PyObject *copy_now(PyObject *, PyObject *copies);
-PyObject *announce_now(PyObject *, PyObject *const *args, Py_ssize_t nargs);
-PyObject *pad_rows(PyObject *, PyObject *const *args, Py_ssize_t nargs);
+PyObject *announce_now(PyObject *, PyObject *args);
+PyObject *pad_rows(PyObject *, PyObject *args);
 PyObject *permute_now(PyObject *, PyObject *args);
-PyObject *read_parts(PyObject *, PyObject *const *args, Py_ssize_t nargs);
-PyObject *count_down(PyObject *, PyObject *const *args, Py_ssize_t nargs);
-PyObject *return_slot(PyObject *, PyObject *const *args, Py_ssize_t nargs);
+PyObject *read_parts(PyObject *, PyObject *args);
+PyObject *count_down(PyObject *, PyObject *args);
+PyObject *return_slot(PyObject *, PyObject *args);
 
 // ------------------------------------------------------------------------------------ rows.cpp
 
@@ -141,9 +175,9 @@ PyObject *return_slot(PyObject *, PyObject *const *args, Py_ssize_t nargs);
 constexpr int FIT_TRIES = 256;
 constexpr int64_t FIT_SHARES = 1 << 16;
 constexpr int64_t MOST_CAPACITY = 1 << 24;
-PyObject *fit_rows(PyObject *, PyObject *const *args, Py_ssize_t nargs);
-PyObject *trade_rows(PyObject *, PyObject *const *args, Py_ssize_t nargs);
-PyObject *order_keys(PyObject *, PyObject *const *args, Py_ssize_t nargs);
+PyObject *fit_rows(PyObject *, PyObject *args);
+PyObject *trade_rows(PyObject *, PyObject *args);
+PyObject *order_keys(PyObject *, PyObject *args);
 
 // ------------------------------------------------------------------------------------ ending.cpp
 

@@ -9,30 +9,6 @@
 namespace penstock {
 namespace {
 
-// A contiguous array of numbers of one size.
-template <class T> struct Numbers {
-    Py_buffer view = {};
-    bool take(PyObject *array, int flags) {
-        Element element;
-        if (!element_of(array, &element) || PyObject_GetBuffer(array, &view, PyBUF_C_CONTIGUOUS | flags) != 0) {
-            return false;
-        }
-        bool is_right = view.itemsize == sizeof(T) && element != OBJECTS;
-        if (!is_right) {
-            PyErr_Format(PyExc_TypeError, "expected an array of %zd-bit numbers",
-                         static_cast<Py_ssize_t>(8 * sizeof(T)));
-        }
-        return is_right;
-    }
-    ~Numbers() {
-        if (!t_has_released) {
-            PyBuffer_Release(&view);
-        }
-    }
-    T *data() const { return static_cast<T *>(view.buf); }
-    int64_t count() const { return view.len / static_cast<int64_t>(sizeof(T)); }
-};
-
 // `kinds` sizes of each of `count` elements, kind by kind.
 struct Sizes {
     const uint32_t *data;
@@ -367,15 +343,11 @@ void order(const uint32_t *keys, int64_t count, int64_t *places) {
 } // namespace
 
 // (sizes, capacity, rows, fit): see `fit_rows` in `__init__.py`.
-PyObject *fit_rows(PyObject *, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 4) {
-        PyErr_Format(PyExc_TypeError, "fit_rows() takes 4 arguments, not %zd", nargs);
-        return nullptr;
-    }
-    Numbers<uint32_t> sizes, capacity, rows;
-    const long fit = PyLong_AsLong(args[3]);
-    if ((fit == -1 && PyErr_Occurred()) || !sizes.take(args[0], 0) || !capacity.take(args[1], 0) ||
-        !rows.take(args[2], PyBUF_WRITABLE)) {
+PyObject *fit_rows(PyObject *, PyObject *args) {
+    using Words = Numbers<uint32_t>;
+    Words sizes, capacity, rows;
+    int fit;
+    if (!PyArg_ParseTuple(args, "O&O&O&i", Words::read, &sizes, Words::read, &capacity, Words::write, &rows, &fit)) {
         return nullptr;
     }
     const Sizes all = {sizes.data(), capacity.count(), rows.count()};
@@ -397,17 +369,14 @@ PyObject *fit_rows(PyObject *, PyObject *const *args, Py_ssize_t nargs) {
 }
 
 // (sizes, rows, room, is_sum, window, words): see `trade_rows` in `__init__.py`.
-PyObject *trade_rows(PyObject *, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 6) {
-        PyErr_Format(PyExc_TypeError, "trade_rows() takes 6 arguments, not %zd", nargs);
-        return nullptr;
-    }
-    Numbers<uint32_t> sizes, rows, words;
+PyObject *trade_rows(PyObject *, PyObject *args) {
+    using Words = Numbers<uint32_t>;
+    Words sizes, rows, words;
     Numbers<int64_t> room;
-    const int is_sum = PyObject_IsTrue(args[3]);
-    const long long window = PyLong_AsLongLong(args[4]);
-    if (is_sum < 0 || (window == -1 && PyErr_Occurred()) || !sizes.take(args[0], 0) ||
-        !rows.take(args[1], PyBUF_WRITABLE) || !room.take(args[2], PyBUF_WRITABLE) || !words.take(args[5], 0)) {
+    int is_sum;
+    long long window;
+    if (!PyArg_ParseTuple(args, "O&O&O&pLO&", Words::read, &sizes, Words::write, &rows, room.write, &room, &is_sum,
+                          &window, Words::read, &words)) {
         return nullptr;
     }
     const int64_t count = rows.count(), kinds = count ? sizes.count() / count : 1,
@@ -429,14 +398,10 @@ PyObject *trade_rows(PyObject *, PyObject *const *args, Py_ssize_t nargs) {
 }
 
 // (keys, places): see `order_keys` in `__init__.py`.
-PyObject *order_keys(PyObject *, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 2) {
-        PyErr_Format(PyExc_TypeError, "order_keys() takes 2 arguments, not %zd", nargs);
-        return nullptr;
-    }
+PyObject *order_keys(PyObject *, PyObject *args) {
     Numbers<uint32_t> keys;
     Numbers<int64_t> places;
-    if (!keys.take(args[0], 0) || !places.take(args[1], PyBUF_WRITABLE)) {
+    if (!PyArg_ParseTuple(args, "O&O&", keys.read, &keys, places.write, &places)) {
         return nullptr;
     }
     if (keys.count() != places.count() || keys.count() > std::numeric_limits<uint32_t>::max()) {

@@ -11,102 +11,45 @@ namespace {
 
 PyTypeObject *g_source_type = nullptr;
 
-bool element_of_buffer(PyObject *array, Element *element) {
-    Py_buffer view;
-    if (PyObject_GetBuffer(array, &view, PyBUF_FULL_RO) != 0) {
-        return false;
-    }
-    *element = view.format != nullptr && std::strchr(view.format, 'O') != nullptr ? OBJECTS : OTHER;
-    PyBuffer_Release(&view);
-    return true;
-}
-
 } // namespace
 
 // ---------------------------------------------------------------------------------------------- buffers
 
-bool element_of(PyObject *array, Element *element) {
-    PyObject *dtype = PyObject_GetAttrString(array, "dtype");
-    if (dtype == nullptr) {
-        PyErr_Clear();
-        return element_of_buffer(array, element);
-    }
-#ifndef Py_GIL_DISABLED
-    // The types seen last. They are kept, so no other object gets their address.
-    static PyObject *known[8];
-    static Element elements[8];
-    static int next = 0;
-    for (int i = 0; i < 8; i++) {
-        if (known[i] == dtype) {
-            Py_DECREF(dtype);
-            *element = elements[i];
-            return true;
-        }
-    }
-#endif
-    PyObject *has_object = PyObject_GetAttrString(dtype, "hasobject");
-    if (has_object == nullptr) { // another library's
-        PyErr_Clear();
-        Py_DECREF(dtype);
-        return element_of_buffer(array, element);
-    }
-    PyObject *text = PyObject_GetAttrString(dtype, "str");
-    bool is_right = text != nullptr;
-    if (is_right) {
-        const uint16_t one = 1;
-        const char *native = *reinterpret_cast<const uint8_t *>(&one) == 1 ? "<i8" : ">i8";
-        *element = has_object == Py_True                                 ? OBJECTS
-                   : PyUnicode_CompareWithASCIIString(text, native) == 0 ? INT64
-                                                                         : OTHER;
-    }
-    Py_XDECREF(text);
-    Py_XDECREF(has_object);
-#ifndef Py_GIL_DISABLED
-    if (is_right) {
-        Py_XDECREF(known[next]);
-        known[next] = dtype;
-        elements[next] = *element;
-        next = (next + 1) % 8;
-        return true;
-    }
-#endif
-    Py_DECREF(dtype);
-    return is_right;
+bool holds_objects(PyObject *array) {
+    Owned dtype(PyObject_GetAttrString(array, "dtype"));
+    Owned found(dtype ? PyObject_GetAttrString(dtype.get(), "hasobject") : nullptr);
+    PyErr_Clear(); // arrays of other libraries have none
+    return found.get() == Py_True;
+}
+
+bool make_layout(const Py_buffer &view, Layout *layout) {
+    int64_t shape[MAX_DIMS], strides[MAX_DIMS];
+    std::copy(view.shape + 1, view.shape + view.ndim, shape);
+    std::copy(view.strides + 1, view.strides + view.ndim, strides);
+    return make_layout(view.shape[0], view.strides[0], view.itemsize, view.ndim - 1, shape, strides, layout);
 }
 
 int64_t take_rows(PyObject *array, const char *what, std::unique_ptr<int64_t[]> *rows) {
-    Element element;
-    if (!element_of(array, &element)) {
+    Buffer buffer;
+    const Py_buffer &view = buffer.view;
+    if (PyObject_GetBuffer(array, &buffer.view, PyBUF_STRIDED_RO | PyBUF_FORMAT) != 0) {
         return -1;
     }
-    if (element != INT64) {
+    if (view.itemsize != 8 || (std::strcmp(view.format, "l") != 0 && std::strcmp(view.format, "q") != 0)) {
         PyErr_Format(PyExc_TypeError, "%s must be an array of int64, not %R", what, array);
         return -1;
     }
-    Py_buffer view;
-    if (PyObject_GetBuffer(array, &view, PyBUF_STRIDED_RO) != 0) {
-        return -1;
-    }
-    int64_t count = -1;
     if (view.ndim != 1) {
         PyErr_Format(PyExc_ValueError, "%s must have one axis, not %d", what, view.ndim);
-    } else if (view.itemsize != 8) { // a subclass of NumPy's array that says another dtype than it has
-        PyErr_Format(PyExc_ValueError, "%s must be an array of int64, and have 8 bytes each", what);
-    } else {
-        count = view.shape[0];
-        rows->reset(new (std::nothrow) int64_t[count > 0 ? count : 1]);
-        if (!*rows) {
-            PyErr_NoMemory();
-            count = -1;
-        } else if (view.strides[0] == 8 || count <= 1) {
-            std::memcpy(rows->get(), view.buf, count * 8);
-        } else {
-            for (int64_t i = 0; i < count; i++) {
-                std::memcpy(rows->get() + i, static_cast<const char *>(view.buf) + i * view.strides[0], 8);
-            }
-        }
+        return -1;
     }
-    PyBuffer_Release(&view);
+    const int64_t count = view.shape[0];
+    rows->reset(new int64_t[count]);
+    const auto *from = static_cast<const char *>(view.buf);
+    const int64_t step = view.strides[0], together = step == 8 ? count : 1;
+    for (int64_t i = 0; i < count; i += together) {
+        std::memcpy(rows->get() + i, from + i * step, together * 8);
+    }
     return count;
 }
 
@@ -132,19 +75,14 @@ bool fail_outside(PyObject *name, int64_t row, int64_t count, const char *what) 
 
 namespace {
 
-PySource *new_source(PyObject *name) {
+Owned new_source(PyObject *name) {
     auto allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(g_source_type, Py_tp_alloc));
-    auto *self = reinterpret_cast<PySource *>(allocate(g_source_type, 0));
-    if (self != nullptr) {
+    Owned made(allocate(g_source_type, 0));
+    if (auto *self = reinterpret_cast<PySource *>(made.get())) {
         self->name = Py_NewRef(name);
-        self->source = new (std::nothrow) Source();
-        if (self->source == nullptr) {
-            Py_DECREF(self);
-            PyErr_NoMemory();
-            return nullptr;
-        }
+        self->source = new Source();
     }
-    return self;
+    return made;
 }
 
 void source_dealloc(PyObject *object) {
@@ -169,27 +107,6 @@ void source_dealloc(PyObject *object) {
     Py_DECREF(type);
 }
 
-PyObject *source_repr(PyObject *object) {
-    auto *self = reinterpret_cast<PySource *>(object);
-    const Source &source = *self->source;
-    const char *access = source.access == Access::MEMORY ? "memory" : source.access == Access::READ ? "read" : "mapped";
-    return PyUnicode_FromFormat("<Source %S: %s, %lld elements of %lld bytes>", self->name, access,
-                                static_cast<long long>(source.layout.count),
-                                static_cast<long long>(source.layout.nbytes));
-}
-
-PyObject *source_length(PyObject *self, void *) {
-    return PyLong_FromLongLong(reinterpret_cast<PySource *>(self)->source->layout.count);
-}
-PyObject *source_nbytes(PyObject *self, void *) {
-    return PyLong_FromLongLong(reinterpret_cast<PySource *>(self)->source->layout.nbytes);
-}
-PyObject *source_name(PyObject *self, void *) { return Py_NewRef(reinterpret_cast<PySource *>(self)->name); }
-PyObject *source_access(PyObject *self, void *) {
-    Access access = reinterpret_cast<PySource *>(self)->source->access;
-    return PyUnicode_FromString(access == Access::MEMORY ? "memory" : access == Access::READ ? "read" : "mapped");
-}
-
 } // namespace
 
 PyObject *memory_source(PyObject *, PyObject *args) {
@@ -197,38 +114,26 @@ PyObject *memory_source(PyObject *, PyObject *args) {
     if (!PyArg_ParseTuple(args, "OO", &array, &name)) {
         return nullptr;
     }
-    Element element;
-    if (!element_of(array, &element)) {
-        return nullptr;
-    }
-    if (element == OBJECTS) {
+    if (holds_objects(array)) {
         PyErr_SetString(PyExc_TypeError, "an array of Python objects cannot be copied as bytes");
         return nullptr;
     }
-    PySource *self = new_source(name);
+    Owned made = new_source(name);
+    auto *self = reinterpret_cast<PySource *>(made.get());
     if (self == nullptr || PyObject_GetBuffer(array, &self->view, PyBUF_STRIDED_RO) != 0) {
-        Py_XDECREF(reinterpret_cast<PyObject *>(self));
         return nullptr;
     }
     const Py_buffer &view = self->view;
-    int64_t shape[MAX_DIMS], strides[MAX_DIMS];
     if (view.ndim < 1 || view.ndim > MAX_DIMS) {
         PyErr_Format(PyExc_ValueError, "a source needs 1 to %d axes, not %d", MAX_DIMS, view.ndim);
-        Py_DECREF(self);
         return nullptr;
     }
-    for (int i = 1; i < view.ndim; i++) {
-        shape[i - 1] = view.shape[i];
-        strides[i - 1] = view.strides[i];
-    }
-    if (!make_layout(view.shape[0], view.strides[0], view.itemsize, view.ndim - 1, shape, strides,
-                     &self->source->layout)) {
+    if (!make_layout(view, &self->source->layout)) {
         PyErr_SetString(PyExc_ValueError, "the elements of a source are too large");
-        Py_DECREF(self);
         return nullptr;
     }
     self->source->base = static_cast<const uint8_t *>(view.buf);
-    return reinterpret_cast<PyObject *>(self);
+    return made.release();
 }
 
 namespace {
@@ -294,15 +199,15 @@ PyObject *file_source(PyObject *, PyObject *args) {
     if (!take_integers(shape_tuple, shape, &ndim) || !take_integers(strides_tuple, strides, &strides_length)) {
         return nullptr;
     }
-    PySource *self = new_source(name);
-    if (self == nullptr) {
+    Owned made = new_source(name);
+    if (!made) {
         return nullptr;
     }
+    auto *self = reinterpret_cast<PySource *>(made.get());
     Source &source = *self->source;
     if (ndim != strides_length || count < 0 || item_nbytes <= 0 ||
         !make_layout(count, stride, item_nbytes, ndim, shape, strides, &source.layout)) {
         PyErr_SetString(PyExc_ValueError, "the sizes of a file's rows are negative, too large, or do not match");
-        Py_DECREF(self);
         return nullptr;
     }
     source.offset = offset;
@@ -312,58 +217,35 @@ PyObject *file_source(PyObject *, PyObject *args) {
     __int128 high = (last > offset ? last : offset) + source.layout.high;
     if (count > 0 && (low < 0 || high > INT64_MAX / 2)) {
         PyErr_SetString(PyExc_ValueError, "elements would lie before the file's first byte, or too far behind it");
-        Py_DECREF(self);
         return nullptr;
     }
-    if (!open_file(self, path, fd, count > 0 ? static_cast<int64_t>(high) : 0, is_mapped, give_back_nbytes)) {
-        Py_DECREF(self);
-        return nullptr;
-    }
-    return reinterpret_cast<PyObject *>(self);
+    const bool is_open =
+        open_file(self, path, fd, count > 0 ? static_cast<int64_t>(high) : 0, is_mapped, give_back_nbytes);
+    return is_open ? made.release() : nullptr;
 }
 
 namespace {
 
-// Fills a vector of a sparse matrix of (source of bytes, first byte of each piece, numbers of a piece, item size).
-bool take_vector(PyObject *tuple, int64_t count, PyObject **kept, Vector *vector) {
+// Takes a vector of a sparse matrix: (source of bytes, first byte of each piece, numbers of a piece, bytes of a number,
+// bytes of the source up to the end of the last piece).
+bool take_vector(PyObject *tuple, PyObject **kept, Vector *vector) {
     PyObject *source_object, *places;
-    long long piece_length, item_nbytes;
-    if (!PyTuple_Check(tuple) ||
-        !PyArg_ParseTuple(tuple, "OOLL", &source_object, &places, &piece_length, &item_nbytes)) {
-        if (!PyErr_Occurred()) {
-            PyErr_SetString(PyExc_TypeError, "a vector is a tuple (source, places, piece_length, item_nbytes)");
-        }
+    long long piece_length, item_nbytes, high;
+    if (!PyArg_ParseTuple(tuple, "OOLLL", &source_object, &places, &piece_length, &item_nbytes, &high)) {
         return false;
     }
     PySource *py_source = as_source(source_object);
-    if (py_source == nullptr || py_source->source->sparse || py_source->parts != nullptr) {
-        PyErr_Format(PyExc_TypeError, "expected a source of this engine, not %R", source_object);
+    if (py_source == nullptr || py_source->source->layout.stride != 1) {
+        PyErr_Format(PyExc_TypeError, "expected a source of this engine, of bytes, not %R", source_object);
         return false;
     }
     const Source &source = *py_source->source;
     std::unique_ptr<int64_t[]> rows;
     const int64_t piece_count = take_rows(places, "places", &rows);
-    if (piece_count < 0) {
-        return false;
-    }
-    const bool is_size =
-        item_nbytes == 1 || item_nbytes == 2 || item_nbytes == 4 || item_nbytes == 8 || item_nbytes == 16;
-    if (!is_size || piece_length < 1 || source.layout.nbytes != 1 || source.layout.stride != 1 ||
-        count / piece_length + (count % piece_length != 0) > piece_count) {
-        PyErr_SetString(PyExc_ValueError, "the pieces of a sparse matrix's numbers do not match their count");
-        return false;
-    }
-    for (int64_t piece = 0; piece * piece_length < count; piece++) {
-        int64_t length = std::min<int64_t>(piece_length, count - piece * piece_length);
-        if (rows[piece] < 0 || rows[piece] > source.layout.count ||
-            length > (source.layout.count - rows[piece]) / item_nbytes) {
-            PyErr_Format(PyExc_IndexError, "piece %lld lies outside of %S", static_cast<long long>(piece),
-                         py_source->name);
-            return false;
-        }
+    for (int64_t piece = 0; piece < piece_count; piece++) {
         vector->places.push_back(source.offset + rows[piece]);
-        vector->high = std::max<int64_t>(vector->high, vector->places.back() + length * item_nbytes);
     }
+    vector->high = source.offset + high;
     vector->base = source.access == Access::READ ? nullptr : source.base;
     vector->file = source.file;
     if (source.file != nullptr) {
@@ -373,61 +255,41 @@ bool take_vector(PyObject *tuple, int64_t count, PyObject **kept, Vector *vector
     vector->item_nbytes = item_nbytes;
     vector->give_back_nbytes = source.give_back_nbytes;
     *kept = Py_NewRef(source_object);
-    return true;
+    return piece_count >= 0;
 }
 
 } // namespace
 
-// (starts, indices, values, conversion of the column numbers, columns, name): see `Engine.sparse`.
+// (starts, indices, values, conversion of the column numbers, columns, name), which `Engine.sparse` has checked.
 PyObject *sparse_source(PyObject *, PyObject *args) {
     PyObject *starts_object, *indices, *values, *name;
     long long columns;
     long code;
-    if (!PyArg_ParseTuple(args, "OOOlLO", &starts_object, &indices, &values, &code, &columns, &name)) {
+    if (!PyArg_ParseTuple(args, "OO!O!lLO", &starts_object, &PyTuple_Type, &indices, &PyTuple_Type, &values, &code,
+                          &columns, &name)) {
         return nullptr;
     }
     std::unique_ptr<int64_t[]> starts;
     const int64_t length = take_rows(starts_object, "starts", &starts);
-    if (length < 0) {
-        return nullptr;
-    }
-    bool is_right = length > 0 && starts[0] >= 0 && columns >= 0;
-    for (int64_t i = 1; i < length && is_right; i++) {
-        is_right = starts[i] >= starts[i - 1];
-    }
-    if (!is_right) {
-        PyErr_SetString(PyExc_ValueError, "the starts of a sparse matrix's rows decrease, or there are none");
-        return nullptr;
-    }
-    auto sparse = std::make_shared<Sparse>();
-    Owned made(reinterpret_cast<PyObject *>(new_source(name)));
+    Owned made = length < 0 ? nullptr : new_source(name);
     if (!made) {
         return nullptr;
     }
+    auto sparse = std::make_shared<Sparse>();
     auto *self = reinterpret_cast<PySource *>(made.get());
-    const int64_t count = starts[length - 1];
-    if (!take_vector(indices, count, &self->indices, &sparse->indices) ||
-        !take_vector(values, count, &self->values, &sparse->values)) {
+    if (!take_vector(indices, &self->indices, &sparse->indices) ||
+        !take_vector(values, &self->values, &sparse->values)) {
         return nullptr;
     }
-    const Conversion &conversion = sparse->to_columns;
-    if ((code != 0 && !find_conversion(code, &sparse->to_columns)) ||
-        conversion.converted(1 * conversion.source_nbytes) != (code != 0 ? 8 : 1) ||
-        sparse->indices.item_nbytes != (code != 0 ? conversion.source_nbytes : 8)) {
-        PyErr_SetString(PyExc_ValueError, "the column numbers of a sparse matrix are not converted to int64");
-        return nullptr;
+    if (code != 0) {
+        find_conversion(code, &sparse->to_columns);
     }
     sparse->starts.assign(starts.get(), starts.get() + length);
     sparse->column_count = columns;
     Layout &layout = self->source->layout;
     layout.count = length - 1;
     layout.item_nbytes = sparse->values.item_nbytes;
-    if (__builtin_mul_overflow(static_cast<int64_t>(columns), layout.item_nbytes, &layout.nbytes) ||
-        layout.nbytes > INT64_MAX / 4) {
-        PyErr_SetString(PyExc_ValueError, "the elements of a source are too large");
-        return nullptr;
-    }
-    layout.run_nbytes = layout.nbytes;
+    layout.nbytes = layout.run_nbytes = columns * layout.item_nbytes;
     File *file = sparse->indices.file != nullptr ? sparse->indices.file : sparse->values.file;
     if (file != nullptr) {
         file->acquire();
@@ -460,8 +322,7 @@ PyObject *parts_source(PyObject *, PyObject *args) {
     }
     std::unique_ptr<int64_t[]> bounds;
     const int64_t length = take_rows(bounds_object, "bounds", &bounds);
-    Owned sources(length < 0 ? nullptr : PySequence_Tuple(sequence)),
-        made(reinterpret_cast<PyObject *>(sources ? new_source(name) : nullptr));
+    Owned sources(length < 0 ? nullptr : PySequence_Tuple(sequence)), made = sources ? new_source(name) : nullptr;
     if (!made) {
         return nullptr;
     }
@@ -501,14 +362,17 @@ PyObject *parts_source(PyObject *, PyObject *args) {
 
 namespace {
 
+PyObject *source_count(PyObject *self, void *) {
+    return PyLong_FromLongLong(reinterpret_cast<PySource *>(self)->source->layout.count);
+}
+PyObject *source_name(PyObject *self, void *) { return Py_NewRef(reinterpret_cast<PySource *>(self)->name); }
 PyGetSetDef source_getset[] = {
-    {"count", source_length, nullptr, nullptr, nullptr}, {"row_nbytes", source_nbytes, nullptr, nullptr, nullptr},
-    {"name", source_name, nullptr, nullptr, nullptr},    {"access", source_access, nullptr, nullptr, nullptr},
+    {"count", source_count, nullptr, nullptr, nullptr},
+    {"name", source_name, nullptr, nullptr, nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 PyType_Slot source_slots[] = {
     {Py_tp_dealloc, reinterpret_cast<void *>(source_dealloc)},
-    {Py_tp_repr, reinterpret_cast<void *>(source_repr)},
     {Py_tp_getset, source_getset},
     {0, nullptr},
 };
@@ -527,15 +391,18 @@ PySource *as_source(PyObject *object) {
     return Py_TYPE(object) == g_source_type ? reinterpret_cast<PySource *>(object) : nullptr;
 }
 
-const Source *take_source_rows(PyObject *const *args, Py_ssize_t nargs, std::unique_ptr<int64_t[]> *rows,
-                               int64_t *count) {
-    PySource *py_source = nargs == 2 ? as_source(args[0]) : nullptr;
+const Source *take_source_rows(PyObject *args, std::unique_ptr<int64_t[]> *rows, int64_t *count) {
+    PyObject *object, *array;
+    if (!PyArg_ParseTuple(args, "OO", &object, &array)) {
+        return nullptr;
+    }
+    PySource *py_source = as_source(object);
     if (py_source == nullptr) {
-        PyErr_SetString(PyExc_TypeError, "expected a source and rows");
+        PyErr_Format(PyExc_TypeError, "expected a source of this engine, not %R", object);
         return nullptr;
     }
     const Source *source = py_source->source;
-    *count = take_rows(args[1], "rows", rows);
+    *count = take_rows(array, "rows", rows);
     if (*count < 0) {
         return nullptr;
     }

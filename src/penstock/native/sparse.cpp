@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <unistd.h>
 
 namespace penstock {
 
@@ -28,19 +27,9 @@ static_assert(CONVERTED_AT + 16 * BLOCK <= SCRATCH_NBYTES, "the parts fit");
 
 constexpr uint8_t MARK = 0xFF;
 
-template <int WIDTH> void scatter_items(const int64_t *columns, const uint8_t *values, int64_t count, uint8_t *row) {
+template <int WIDTH> void scatter(const int64_t *columns, const uint8_t *values, int64_t count, uint8_t *row) {
     for (int64_t i = 0; i < count; i++) {
         std::memcpy(row + columns[i] * WIDTH, values + i * WIDTH, WIDTH);
-    }
-}
-
-void scatter(const int64_t *columns, const uint8_t *values, int64_t count, int64_t nbytes, uint8_t *row) {
-    switch (nbytes) {
-    case 1: return scatter_items<1>(columns, values, count, row);
-    case 2: return scatter_items<2>(columns, values, count, row);
-    case 4: return scatter_items<4>(columns, values, count, row);
-    case 8: return scatter_items<8>(columns, values, count, row);
-    default: return scatter_items<16>(columns, values, count, row);
     }
 }
 
@@ -85,7 +74,7 @@ class Scattering {
                 values = scratch_ + CONVERTED_AT;
             }
             if (values != nullptr) {
-                scatter(columns, values, count, width, out);
+                with_word(width, [&](auto bytes) { scatter<bytes>(columns, values, count, out); });
             }
             return values != nullptr;
         });
@@ -144,19 +133,12 @@ class Scattering {
         if (vector.base != nullptr) {
             return vector.base + place;
         }
-        for (int64_t done = 0; done < nbytes;) {
-            ssize_t got = pread(vector.file->fd(), scratch + done, nbytes - done, place + done);
-            if (got == 0) {
-                fail(0, nbytes, done);
-                return nullptr;
-            }
-            if (got < 0 && errno != EINTR) {
-                fail(errno, nbytes, done);
-                return nullptr;
-            }
-            done += std::max<ssize_t>(got, 0);
+        int error = 0;
+        const int64_t got = read_at(vector.file->fd(), place, scratch, nbytes, &error);
+        if (got < nbytes) {
+            fail(error, nbytes, got);
         }
-        return scratch;
+        return got < nbytes ? nullptr : scratch;
     }
 
     bool fail(int error, int64_t expected, int64_t found) {

@@ -40,7 +40,7 @@ from penstock.lower._copies import Copy, CopyPlan
 from penstock.lower._program import Position
 from penstock.memory._ring import Ring
 from penstock.memory._rows import Indices
-from penstock.native import HAS_PARTS, CopyError, Engine, Source, conversion
+from penstock.native import CopyError, Engine, Source, conversion
 from penstock.plan._node import walk
 from penstock.plan._source_node import SourceNode
 from penstock.report._lanes import Lane, StepTime
@@ -302,7 +302,7 @@ class CopyDelivery(DeliveryBase):
         # Not -1 for the number of rows: rows without bytes do not tell it.
         view = place.reshape(math.prod(place.shape[: place.ndim - len(shape)]), *shape)
         code = None if source.dtype == view.dtype else conversion(source.dtype, view.dtype)
-        found = self._views[slot, array, leaf] = Engine.memory(view) if HAS_PARTS else view, view, code
+        found = self._views[slot, array, leaf] = Engine.memory(view), view, code
         return found
 
     # Tables.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import Any, final
 
+from penstock import native
 from penstock.lower._batches import BatchProgram, ParallelProgram
 from penstock.lower._copies import CopyPlan
 from penstock.lower._program import Position
@@ -36,7 +37,7 @@ def start(arrangement: Arrangement) -> DeliveryBase:
     delivery: DeliveryBase | None = None
     if top.stream is None and top.crew.reach == "thread" and isinstance(program, ParallelProgram):
         copies = CopyPlan.of(program.node, program.shard)
-        if copies is not None:
+        if copies is not None and native.has_engine():
             delivery = CopyDelivery(
                 program,
                 copies,
