@@ -5,15 +5,13 @@ A verb checks its arguments, builds one node, and returns a new handle. The mean
 """
 
 import contextlib
-import functools
 import logging
 import math
-import operator
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, SupportsIndex, final, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsIndex, final, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -56,7 +54,6 @@ from penstock.plan._cautions import (
     caution_cut,
     caution_data_loader,
     caution_missing,
-    caution_seed,
     caution_stride,
     caution_windows,
     reordering,
@@ -91,20 +88,6 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("penstock")
-_P = ParamSpec("_P")
-
-
-def _with_caution_about_seed(shuffle: Callable[_P, "Dataset"]) -> Callable[_P, "Dataset"]:
-    """Looks at a seed that is given without its name: it may be meant as the size of a buffer."""
-
-    @functools.wraps(shuffle)
-    def call(*args: _P.args, **kwargs: _P.kwargs) -> "Dataset":
-        made = shuffle(*args, **kwargs)
-        if len(args) > 1 and kwargs.get("window") is None:
-            caution_seed(made._plan.inputs[0], operator.index(args[1]))  # type: ignore[arg-type]  # shuffle checked it
-        return made
-
-    return call
 
 
 @final
@@ -588,7 +571,6 @@ class Dataset(NoArray):
 
     # Order and number.
 
-    @_with_caution_about_seed
     def shuffle(
         self, seed: int = 0, *, window: "int | Literal['chunks'] | None" = None, reshuffle: bool = True
     ) -> "Dataset":

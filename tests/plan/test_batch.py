@@ -242,7 +242,7 @@ def test_text_of_fixed_size_is_stacked():
 def test_a_batch_far_larger_than_the_data_takes_no_time_or_memory_for_what_is_not_there():
     tracemalloc.start()
     try:
-        members, places = ps.range(20).batch(10**7)._node._members(np.array([0]))
+        members, places = ps.range(20).batch(10**7)._node.members(np.array([0]))
         _, peak_nbytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

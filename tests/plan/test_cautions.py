@@ -91,20 +91,6 @@ TOLD: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: ps.range(3).shuffle(seed=1).sample([1, 0, 0]),
         "sample(weights=...) after shuffle(seed=1) takes a value by position, where each epoch has another element.",
     ),
-    "the size of a buffer": (
-        lambda: ps.range(9).shuffle(1000),
-        (
-            "shuffle(1000) takes this as the seed, not as the size of a buffer: all elements are shuffled, and no "
-            "buffer is needed. Write shuffle(seed=1000), and this line does not come; or shuffle(window=1000) to "
-            "shuffle neighbours only."
-        ),
-    ),
-    **{
-        f"a buffer of {size}": (lambda size=size: ps.range(9).shuffle(size), f"shuffle({size}) takes this as the seed")
-        for size in (64, 100, 128, 320, 1024, 10_000, 60_000, 1 << 20)
-    },
-    "a buffer of all": (lambda: ps.range(77).shuffle(77), "shuffle(77) takes this as the seed"),
-    "a buffer of some batches": (lambda: ps.range(99).batch(3).shuffle(100), "shuffle(100) takes this as the seed"),
     "a stride for a shift": (
         lambda: ps.range(999).windows(129, stride=128),
         (
@@ -157,11 +143,6 @@ NOT_TOLD: dict[str, Callable[[], Any]] = {
     "labels of two classes": lambda: ps.range(4).sample(balance=[-1, 1, 1, -1]),
     "numbers that are no places": lambda: ps.range(4).sample(balance=[-2, -1, 0, 1]),
     "classes that are named": lambda: ps.range(4).sample(balance=[-1, 0, 1, 1], per_class={0: 1, 1: 1}),
-    "seeds": lambda: [
-        ps.range(9).shuffle(seed) for seed in (0, 1, 7, 9, 42, 99, 123, 1234, 2024, 12_345, 1 << 40, -100)
-    ],
-    "a seed by its name": lambda: ps.range(77).shuffle(seed=1000).shuffle(seed=77).shuffle(seed=64),
-    "a seed beside a window": lambda: ps.range(77).shuffle(1000, window=5),
     "a seed of a loader's folder": lambda: ps.timeseries_dataset_from_array(
         [1, 2, 3], None, 2, shuffle=True, seed=1000
     ),

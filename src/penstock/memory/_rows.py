@@ -370,6 +370,11 @@ def distinct(numbers: Indices) -> Indices:
     return ordered[np.diff(ordered, prepend=ordered[:1] - 1) > 0]
 
 
+def within(sizes: Indices) -> Indices:
+    """Of groups that lie end to end: the number of each item in its group."""
+    return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+
+
 def compose(outer: Indices | slice, inner: Indices | slice) -> Indices | slice:
     if isinstance(outer, np.ndarray):
         return outer[inner]

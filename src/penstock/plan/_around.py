@@ -15,13 +15,13 @@ from penstock.base._arguments import as_int, items_of
 from penstock.base._errors import ArgumentError, ArgumentTypeError, type_of
 from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Rows
-from penstock.plan._batch import require_one_shape
+from penstock.plan._batch import Stacking, require_one_shape
 from penstock.plan._combine import Merged
 from penstock.plan._fields import named
 from penstock.plan._index import mark_of
 from penstock.plan._node import POSITION_LIMIT, ClearAfter, Demand, Length, Node, OneInput, Overlap, Reorder
 from penstock.plan._reader import Gather, Reader
-from penstock.plan._windows import Groups
+from penstock.plan._windows import Groups, first_clear
 
 Offsets = tuple[int, ...]
 
@@ -80,11 +80,7 @@ class _OfAnchors(OneInput):
 
     def clear_after(self, index: int, ask: ClearAfter) -> int:
         """The first window all of whose values lie after all of those of this one."""
-        end = ask(self.source, self.anchors.reach(index)[1])
-        later, count = index + 1, self.length
-        while later < (count or 0) and self.anchors.reach(later)[0] < end:
-            later += 1
-        return later
+        return first_clear(self, index, ask, self.anchors.reach)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,13 +95,10 @@ class AtAnchors(_OfAnchors, Reorder):
 
 
 @dataclass(frozen=True, eq=False)
-class Around(_OfAnchors):
+class Around(_OfAnchors, Stacking):
     """Values at some offsets from the anchors, stacked; at the edges of groups they repeat."""
 
     offsets: Offsets
-
-    stacks = 1
-    treats_leaves_alike = True
 
     @property
     def label(self) -> str:
@@ -122,25 +115,15 @@ class Around(_OfAnchors):
         require_one_shape(self.label, self.source.spec)
         return self.source.spec.stacked(len(self.offsets))
 
-    def _members(self, indices: Indices) -> Indices:
-        anchors, firsts, lasts = (each[:, None] for each in self.anchors.at(indices))
-        return np.clip(anchors + np.array(self.offsets, np.int64), firsts, lasts).ravel()
-
-    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
-        """The elements of each window, in the order of the offsets."""
-        return [Demand(0, epoch, self._members(indices))]
-
-    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
-        """Elements go straight to their places in their window."""
-        reader.inputs[0].fill(epoch, self._members(indices), out.unstacked(len(self.offsets)), gather)
-
-    def part_count(self, epoch: int, index: int) -> int:
+    @property
+    def width(self) -> int:
         """The number of offsets."""
         return len(self.offsets)
 
-    def fill_parts(self, reader: Reader, epoch: int, index: int, parts: Indices, out: Rows, gather: Gather) -> None:
-        """Some of the elements of one window."""
-        reader.inputs[0].fill(epoch, self._members(np.array([index], np.int64))[parts], out, gather)
+    def members(self, indices: Indices) -> tuple[Indices, None]:
+        """Those at the offsets, or at the edges of their group."""
+        anchors, firsts, lasts = (each[:, None] for each in self.anchors.at(indices))
+        return np.clip(anchors + np.array(self.offsets, np.int64), firsts, lasts).ravel(), None
 
 
 @dataclass(frozen=True, eq=False)

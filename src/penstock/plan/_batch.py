@@ -24,6 +24,7 @@ from penstock.plan._node import (
     Length,
     Memory,
     Node,
+    OneInput,
     OneToOne,
     Traits,
     finite_length,
@@ -32,6 +33,48 @@ from penstock.plan._node import (
     working_memory,
 )
 from penstock.plan._reader import Gather, Reader
+
+
+@dataclass(frozen=True, eq=False)
+class Stacking(OneInput):
+    """A step whose elements are some of the input's, stacked leaf by leaf. These go straight to their places."""
+
+    moves = True
+    stacks = 1
+    treats_leaves_alike = True
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """The most elements of the input in one."""
+
+    @abstractmethod
+    def members(self, indices: Indices) -> tuple[Indices, Indices | None]:
+        """The input's elements that some are made of, end to end.
+
+        Returns:
+            The elements; and the place of each among `len(indices) * width`, or None if all have as many.
+        """
+
+    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
+        """The elements that are stacked, in order."""
+        return [Demand(0, epoch, self.members(indices)[0])]
+
+    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
+        """Has the input write to the places."""
+        members, places = self.members(indices)
+        reader.inputs[0].fill(epoch, members, out.unstacked(self.width, places), gather)
+        if places is not None or any(extent is not None for extent in out.extents):
+            out.set_filled(np.array([self.part_count(epoch, index) for index in indices.tolist()], np.int64))
+
+    def part_count(self, epoch: int, index: int) -> int:
+        """The number of elements that are stacked."""
+        return self.width
+
+    def fill_parts(self, reader: Reader, epoch: int, index: int, parts: Indices, out: Rows, gather: Gather) -> None:
+        """Some of the elements that are stacked."""
+        members, _ = self.members(np.array([index], np.int64))
+        reader.inputs[0].fill(epoch, members[parts], out, gather)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +132,7 @@ class Batching(Grouping):
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """The elements of each batch, in order."""
-        return [Demand(0, epoch, self._members(indices)[0])]
+        return [Demand(0, epoch, self.members(indices)[0])]
 
     def needs(self, start: int, stop: int) -> tuple[int, int]:
         """From the first element of the first batch to the last of the last."""
@@ -127,7 +170,7 @@ class Batching(Grouping):
         """The same, with a first axis that varies."""
         return replace(self, exact=False)
 
-    def _members(self, indices: Indices) -> tuple[Indices, Indices | None]:
+    def members(self, indices: Indices) -> tuple[Indices, Indices | None]:
         """The elements of some batches, and the place of each among `len(indices) * size` rows; None: all, in order."""
         count = self.source.length
         width = min(self.size, count) if isinstance(count, int) else self.size  # no memory for absent elements
@@ -145,13 +188,10 @@ class Batching(Grouping):
 
 
 @dataclass(frozen=True, eq=False)
-class Batch(Batching):
+class Batch(Stacking, Batching):
     """Element `i` is the input's elements `[i * size, (i + 1) * size)`, stacked leaf by leaf."""
 
-    moves = True
-    stacks = 1
-    treats_leaves_alike = True
-
+    members = Batching.members
     is_group: bool = field(default=False, repr=False, kw_only=True)
     """It makes what a function of many elements gets. The user sees no batches."""
 
@@ -176,12 +216,10 @@ class Batch(Batching):
         require_one_shape(self.label, self.source.spec)
         return self.source.spec.stacked(self.size, exact=self.is_exact)
 
-    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
-        """Elements go straight to their places in their batch."""
-        members, places = self._members(indices)
-        reader.inputs[0].fill(epoch, members, out.unstacked(self.size, places), gather)
-        if (self.remainder and self.is_exact) or any(extent is not None for extent in out.extents):
-            out.set_filled(np.array([self.element_count(index) for index in indices.tolist()], np.int64))
+    @property
+    def width(self) -> int:
+        """The size."""
+        return self.size
 
     def stack(self, columns: Sequence[Sequence[Any]], number_of: Callable[[int], int]) -> Leaves:
         """Stacks them leaf by leaf."""
@@ -305,10 +343,6 @@ class Unbatch(Apart):
 
     batch_size = 1
 
-    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
-        """The elements that have the parts."""
-        return [Demand(0, epoch, distinct(indices // self._sizes[0]))]
-
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Parts are read alone if the input can do so; otherwise its whole element is read, and kept for the next."""
         source, size = reader.inputs[0], self._sizes[0]
@@ -361,11 +395,6 @@ class Unbatch(Apart):
                 f"{min(other)}. "
                 "Its parts can only be numbered if every element has the same number of rows, the last excepted."
             )
-
-    def clear_after(self, index: int, ask: ClearAfter) -> int:
-        """The first part of an element that is clear of this one's."""
-        size = self._sizes[0]
-        return ask(self.source, index // size) * size
 
     @property
     def memory(self) -> Memory:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from penstock import native
 from penstock.base._errors import ArgumentError
 from penstock.base._random import hashed, random_words
-from penstock.memory._rows import Indices, distinct
+from penstock.memory._rows import Indices, distinct, within
 from penstock.plan._index import mark_of
 from penstock.plan._node import Memory
 
@@ -114,7 +114,7 @@ class Divided(NamedTuple):
     def taken(self, rows: Indices) -> tuple[Indices, Indices]:
         """The places of some rows' pieces, row after row; and the number of pieces of each."""
         sizes = self.bounds[rows + 1] - self.bounds[rows]
-        return np.arange(sizes.sum()) + np.repeat(self.bounds[rows] - np.cumsum(sizes) + sizes, sizes), sizes
+        return np.repeat(self.bounds[rows], sizes) + within(sizes), sizes
 
 
 @dataclass(frozen=True, eq=False)
@@ -362,6 +362,15 @@ class Buckets(Blocks):
         most = self.size or self.max_tokens // max(1, int(self.lengths.min(initial=1)))  # type: ignore[operator]
         return max(1, min(most, self._element_count))
 
+    def at(self, epoch: int, positions: Indices) -> Indices:
+        """The elements at some positions, in the order of their batches."""
+        assert self.size is not None
+        batches, numbers = np.divmod(positions, self.size)
+        found = np.empty(len(positions), np.int64)
+        for divided, rows, places in self.located(epoch, batches):
+            found[places] = divided.elements[divided.bounds[rows] + numbers[places]]
+        return found
+
     def members_of(self, epoch: int, batches: Indices) -> list[Indices]:
         """The elements of some batches."""
         found: list[Indices] = [np.empty(0, np.int64)] * len(batches)
@@ -425,8 +434,8 @@ class Packs(Blocks):
         if self.splits and int(sizes.max(initial=0)) > size:
             (tokens,) = sizes
             parts = -(-tokens.astype(np.int64) // size)
-            ends, owners = np.cumsum(parts), np.repeat(np.arange(len(tokens)), parts)
-            starts = ((np.arange(len(owners)) - (ends - parts).take(owners)) * size).astype(np.uint32)
+            owners = np.repeat(np.arange(len(tokens)), parts)
+            starts = (within(parts) * size).astype(np.uint32)
             sizes = np.minimum(tokens.take(owners) - starts, np.uint32(size))[None]
             elements = owners if elements is None else elements.take(owners)
         return elements, starts, sizes
@@ -446,7 +455,7 @@ class Packs(Blocks):
         firsts = np.concatenate([[0], after[:-1]])  # the row that each begins in
         parts = np.where(tokens > 0, after - firsts + (after * size < ends), 0)
         owners = np.repeat(np.arange(len(tokens)), parts)
-        rows = (firsts - np.cumsum(parts) + parts).take(owners) + np.arange(len(owners))
+        rows = firsts.take(owners) + within(parts)
         begins = begins.take(owners)
         places = np.maximum(begins, rows * size)
         counts = np.diff(places, append=ends[-1:])

@@ -21,10 +21,6 @@ _told: Final[WeakKeyDictionary[Node, set[str]]] = WeakKeyDictionary()
 _read_to_end: Final[WeakSet[Node]] = WeakSet()
 
 
-MOST_BUFFER: Final = 10**8
-"""Buffers of elements are smaller."""
-
-
 def caution(node: Node, text: str, *values: Any) -> None:
     """Logs a warning about a plan, once.
 
@@ -156,25 +152,6 @@ def caution_missing(node: Node, labels: npt.NDArray[Any]) -> None:
             "a class of their own. If they have no label, leave them out: ds[labels >= 0].",
             f"{np.count_nonzero(labels == -1):,}",
             f"{len(labels):,}",
-        )
-
-
-def caution_seed(node: Node, seed: int) -> None:
-    """Cautions about a seed without its name that looks like the size of a buffer, which tf.data has in its place.
-
-    Sizes are round, powers of two, or the length. Seeds such as 0, 42, 123, 1234 or a year are none of these.
-    """
-    is_power = seed >= 64 and seed & (seed - 1) == 0
-    is_round = seed >= 100 and seed % (10 if seed < 1000 else 100) == 0
-    if ((is_power or is_round) and seed < MOST_BUFFER) or (seed == node.length and seed >= 10):
-        caution(
-            node,
-            "shuffle(%d) takes this as the seed, not as the size of a buffer: all elements are shuffled, and no buffer "
-            "is needed. Write shuffle(seed=%d), and this line does not come; or shuffle(window=%d) to shuffle "
-            "neighbours only.",
-            seed,
-            seed,
-            seed,
         )
 
 

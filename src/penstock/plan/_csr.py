@@ -11,10 +11,9 @@ from penstock.base import _tree
 from penstock.base._errors import SpecError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
-from penstock.memory._rows import Indices, Leaves, Rows
+from penstock.memory._rows import Leaves
 from penstock.plan._batch import Batching, require_one_shape, stacked
 from penstock.plan._node import Memory, working_memory
-from penstock.plan._reader import Gather, Reader
 
 _PAIR: Final = ("indices", "values")
 
@@ -66,15 +65,6 @@ class CsrBatch(Batching):
         dtype = indices.dtype if indices.dtype in (np.int32, np.int64) else np.dtype(np.int64)
         starts = ArraySpec((self.size + 1 if self.is_exact else None,), dtype, (self.size + 1,))
         return {"indptr": starts, "indices": ArraySpec((None,), dtype), "values": values}
-
-    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
-        """Reads the elements of one batch after the other, and puts them side by side."""
-        source = reader.inputs[0]
-        for row, index in zip(out.row_numbers(), indices.tolist(), strict=True):
-            count = self.element_count(index)
-            box = source.borrowed(count)
-            source.read(epoch, np.arange(index * self.size, index * self.size + count, dtype=np.int64), box)
-            out.put(row, self.stack(list(box.columns(count)), (index * self.size).__add__), are_new=True)
 
     def stack(self, columns: Sequence[Sequence[Any]], number_of: Callable[[int], int]) -> Leaves:
         """Puts them side by side."""

@@ -10,27 +10,23 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from penstock.base._errors import ElementError, SpecError, is_untouched, type_of, words_of
-from penstock.base._random import seeded_globals
+from penstock.base._errors import SpecError, is_untouched, type_of
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
 from penstock.memory._pickles import dumps
-from penstock.memory._rows import Indices, Leaves, Rows, chunk_nbytes, copied
+from penstock.memory._rows import Indices, Leaves, Rows, copied
 from penstock.plan._conform import MisfitError, begun, column, conformed, observed, rows_of
 from penstock.plan._map import Learned, OfMade, OnWorkers, judged
 from penstock.plan._node import (
     Access,
     Elements,
     Length,
-    Memory,
     OneInput,
     OneToOne,
     Traits,
     walk,
-    working_memory,
 )
-from penstock.plan._reader import Gather, OpenSources, Reader
-from penstock.plan._text import origins
+from penstock.plan._reader import Gather, Reader
 
 MOST_NBYTES: Final = 1 << 20
 MOST_COUNT: Final = 1 << 14
@@ -94,6 +90,7 @@ class Expand(OneToOne, OnWorkers):
     """
 
     takes_each_once = True
+    is_hidden = True
 
     @property
     def verb(self) -> str:
@@ -110,16 +107,6 @@ class Expand(OneToOne, OnWorkers):
         """As the user wrote it: `flat_map(read_lines)`."""
         groups = "" if self.batched is None else f", batched={self.batched}, keeps_count=False"
         return f"{self.verb}({self.function_name}{groups})"
-
-    @property
-    def traits(self) -> Traits:
-        """Workers run the function."""
-        return Traits(is_parallel=True, is_cpu_bound=True, may_hold_gil=not self.releases_gil, is_hidden=True)
-
-    @property
-    def memory(self) -> Memory:
-        """Input elements, read some at a time."""
-        return working_memory(chunk_nbytes(self.source.spec))
 
     @cached_property
     def spec(self) -> Spec:
@@ -145,17 +132,8 @@ class Expand(OneToOne, OnWorkers):
         assert spec is not None
         return spec.loosened() if self.is_loose else spec
 
-    def learn(self, *, takes_any: bool = False) -> Learned:
-        """Runs the function on elements until it makes one."""
-        if self.memo.learned.spec is None:
-            sources = OpenSources(self.source)
-            try:
-                reader = Reader(self.source, sources, isolation=seeded_globals)
-                reader.status.takes_any = takes_any
-                self.memo.learned = Learned(self._first(reader))
-            finally:
-                sources.close()
-        return self.memo.learned
+    def _learn_by(self, reader: Reader) -> Learned:
+        return Learned(self._first(reader))
 
     def _first(self, reader: Reader) -> Spec:
         for index, leaves in enumerate(reader.sequence(0)):
@@ -186,10 +164,7 @@ class Expand(OneToOne, OnWorkers):
             except BaseException as error:
                 if is_untouched(error):
                     raise
-                raise ElementError(
-                    f"{self.label} at {self.where} failed on {self.elements_at(index)} of epoch {epoch}"
-                    f"{origins(self, epoch, index)}: {words_of(error)}{hint}"
-                ) from error
+                raise self._failure(error, epoch, index, hint) from error
             if value is _NOTHING:
                 return
             yield value

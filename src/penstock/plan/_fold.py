@@ -11,10 +11,9 @@ import numpy as np
 
 from penstock.base._errors import ElementError, is_untouched, words_of
 from penstock.base._spec import ArraySpec, Spec
-from penstock.memory._rows import Indices, Leaves, Rows, chunk_count, chunk_nbytes, pieces
+from penstock.memory._rows import Indices, Leaves, Rows, chunk_count, pieces
 from penstock.plan._batch import Batching
 from penstock.plan._map import Learned, OnWorkers
-from penstock.plan._node import Memory, Traits, working_memory
 from penstock.plan._reader import Gather, Reader
 from penstock.plan._text import origins
 
@@ -47,16 +46,6 @@ class Fold(OnWorkers, Batching):
     is_learnt = True
     notes_inputs = True
 
-    @property
-    def traits(self) -> Traits:
-        """Workers run the function."""
-        return Traits(is_parallel=True, is_cpu_bound=True, may_hold_gil=not self.releases_gil)
-
-    @property
-    def memory(self) -> Memory:
-        """Input elements, read some at a time."""
-        return working_memory(chunk_nbytes(self.source.spec))
-
     def learn(self, *, takes_any: bool = False) -> Learned:
         """Nothing: a state is a pickle, whatever the function returns."""
         return self.memo.learned
@@ -66,7 +55,7 @@ class Fold(OnWorkers, Batching):
         source, words, times = reader.inputs[0], reader.status.words, reader.status.times
         for row, index in zip(out.row_numbers(), indices.tolist(), strict=True):
             state = pickle.loads(self.initial)
-            members, _ = self._members(np.array([index], np.int64))
+            members, _ = self.members(np.array([index], np.int64))
             for start, stop in pieces(len(members), chunk_count(source.spec)):
                 box, chunk = source.scratch(stop - start), members[start:stop]
                 words[0] = 0  # while its input is read, no element of it runs

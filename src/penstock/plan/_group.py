@@ -1,6 +1,6 @@
 """All elements that have one label as one element: `group_by`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 
 from penstock.base._spec import Spec
-from penstock.memory._rows import Indices, Leaves, Rows
-from penstock.plan._batch import require_one_shape, stacked
+from penstock.memory._rows import Indices, Leaves, within
+from penstock.plan._batch import Stacking, require_one_shape, stacked
 from penstock.plan._index import mark_of
-from penstock.plan._node import ClearAfter, Demand, Grouping, Memory
-from penstock.plan._reader import Gather, Reader
+from penstock.plan._node import ClearAfter, Grouping, Memory
 
 
 @dataclass(frozen=True, eq=False)
-class Group(Grouping):
+class Group(Stacking, Grouping):
     """Element `i` is the input's elements `[bounds[i], bounds[i + 1])`, stacked. Groups are of any sizes."""
 
     bounds: Indices
@@ -25,9 +24,6 @@ class Group(Grouping):
 
     verb = "group_by"
     label = "group_by(...)"
-    moves = True
-    stacks = 1
-    treats_leaves_alike = True
     takes_each_once = True
     batch_size = 1
 
@@ -41,7 +37,7 @@ class Group(Grouping):
         return len(self.bounds) - 1
 
     @cached_property
-    def largest(self) -> int:
+    def width(self) -> int:
         """The number of elements in the largest group."""
         return int(np.diff(self.bounds).max(initial=0))
 
@@ -49,26 +45,15 @@ class Group(Grouping):
     def spec(self) -> Spec:
         """The input's, stacked; a place is as large as the largest group."""
         require_one_shape(self.label, self.source.spec)
-        is_exact = not self.may_be_empty and bool((np.diff(self.bounds) == self.largest).all())
-        return self.source.spec.stacked(self.largest, exact=is_exact)
+        is_exact = not self.may_be_empty and bool((np.diff(self.bounds) == self.width).all())
+        return self.source.spec.stacked(self.width, exact=is_exact)
 
-    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
-        """The elements of each group, in order."""
-        return [Demand(0, epoch, self._members(indices)[0])]
-
-    def _members(self, indices: Indices) -> tuple[Indices, Indices]:
-        """The elements of some groups, and the place of each among `len(indices) * largest` rows."""
+    def members(self, indices: Indices) -> tuple[Indices, Indices]:
+        """Those of the groups; a group may have fewer than others."""
         sizes = self.bounds[indices + 1] - self.bounds[indices]
-        number = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        first = np.repeat(self.bounds[indices], sizes)
-        return first + number, np.repeat(np.arange(len(indices)) * self.largest, sizes) + number
-
-    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
-        """Elements go straight to their places in their group."""
-        members, places = self._members(indices)
-        reader.inputs[0].fill(epoch, members, out.unstacked(self.largest, places), gather)
-        if any(extent is not None for extent in out.extents):
-            out.set_filled(self.bounds[indices + 1] - self.bounds[indices])
+        numbers = within(sizes)
+        places = np.repeat(np.arange(len(indices)) * self.width, sizes) + numbers
+        return np.repeat(self.bounds[indices], sizes) + numbers, places
 
     def group(self, epoch: int, index: int) -> Indices:
         """The elements of the group."""
@@ -85,10 +70,6 @@ class Group(Grouping):
     def part_count(self, epoch: int, index: int) -> int:
         """Its number of elements."""
         return int(self.bounds[index + 1] - self.bounds[index])
-
-    def fill_parts(self, reader: Reader, epoch: int, index: int, parts: Indices, out: Rows, gather: Gather) -> None:
-        """Some of the elements of one group."""
-        reader.inputs[0].fill(epoch, parts + self.bounds[index], out, gather)
 
     def clear_after(self, index: int, ask: ClearAfter) -> int:
         """The first group whose elements are all clear of this one's."""

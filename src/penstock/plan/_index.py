@@ -29,7 +29,6 @@ from penstock.plan._node import (
     Memory,
     Node,
     OneInput,
-    Randomness,
     Reorder,
     Traits,
     finite_length,
@@ -201,12 +200,6 @@ class Shuffle(Reorder, OneInput):
         """As the user wrote it, without defaults."""
         window = "" if self.window is None else f", window={self.window}"
         return f"shuffle(seed={self.seed}{window}{'' if self.reshuffle else ', reshuffle=False'})"
-
-    @cached_property
-    def randomness(self) -> Randomness:
-        """The order differs from epoch to epoch, unless it is not reshuffled."""
-        below = self.source.randomness
-        return Randomness(below.depth, self.reshuffle or below.reorders)
 
     _scatters = True
 

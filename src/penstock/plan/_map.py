@@ -8,10 +8,10 @@ import contextlib
 import functools
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeVar, final
 
 import numpy as np
 
@@ -28,11 +28,14 @@ from penstock.memory._rows import (
     chunk_count,
     chunk_nbytes,
     copied,
+    distinct,
     make_read_only,
     pieces,
 )
 from penstock.plan._conform import MisfitError, conformed, observed, text_of
 from penstock.plan._node import (
+    ClearAfter,
+    Demand,
     Elements,
     Memory,
     Node,
@@ -47,6 +50,7 @@ from penstock.plan._node import (
 from penstock.plan._reader import Gather, OpenSources, Reader, WorkerStatus
 from penstock.plan._text import origins
 
+Part = TypeVar("Part")
 PROBE_COUNT = 64
 """The number of elements that are tried to find a function's spec, if elements may fail."""
 
@@ -226,6 +230,36 @@ class OnWorkers(OfFunction, Learner):
     batched: int | None = field(default=None, kw_only=True)
     """Elements of the input are groups of so many elements of the user's, stacked; None if they are the user's."""
 
+    def learn(self, *, takes_any: bool = False) -> Learned:
+        """Runs the function on element 0, if nothing has, and returns what was learnt.
+
+        Args:
+            takes_any: Elements may fail: then the first element that does not fail is taken.
+
+        Raises:
+            ElementError: The function failed.
+            SpecError: It returned something else than arrays, or there is no element.
+        """
+        if self.memo.learned.spec is None:
+            sources = OpenSources(self.source)
+            try:
+                reader = Reader(self.source, sources, isolation=seeded_globals)
+                reader.status.takes_any = takes_any
+                self.memo.learned = self._learn_by(reader)
+            finally:
+                sources.close()
+        return self.memo.learned
+
+    def _learn_by(self, reader: Reader) -> Learned:
+        """Runs the function on an element of the input."""
+        raise NotImplementedError(f"{self.verb} has one spec, whatever its function returns")
+
+    def _failure(self, error: BaseException, epoch: int, index: int, hint: str) -> ElementError:
+        return ElementError(
+            f"{self.label} at {self.where} failed on {self.elements_at(index)} of epoch {epoch}"
+            f"{origins(self, epoch, index)}: {words_of(error)}{hint}"
+        )
+
     def elements_at(self, index: int) -> str:
         """One, or those of a group."""
         if self.batched is None:
@@ -233,6 +267,21 @@ class OnWorkers(OfFunction, Learner):
         stop = (index + 1) * self.batched
         count = self.source.inputs[0].length
         return f"elements {index * self.batched} to {(min(stop, count) if isinstance(count, int) else stop) - 1}"
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether the step after it is shown in its place."""
+        return False
+
+    @property
+    def traits(self) -> Traits:
+        """Workers run functions."""
+        return Traits(is_parallel=True, is_cpu_bound=True, may_hold_gil=not self.releases_gil, is_hidden=self.is_hidden)
+
+    @property
+    def memory(self) -> Memory:
+        """Input elements, read some at a time."""
+        return working_memory(chunk_nbytes(self.source.spec))
 
     @property
     def releases_gil(self) -> bool:
@@ -252,6 +301,37 @@ class Apart(OneInput):
     @abstractmethod
     def apart(self, leaves: Leaves) -> list[Leaves]:
         """The leaves of each part of an element."""
+
+    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
+        """The elements that have the parts."""
+        return [Demand(0, epoch, distinct(indices // self.part_size))]
+
+    def clear_after(self, index: int, ask: ClearAfter) -> int:
+        """The first part of an element that is clear of this one's."""
+        return ask(self.source, index // self.part_size) * self.part_size
+
+
+def parts_at(
+    reader: Reader, epoch: int, indices: Indices, size: int, apart: Callable[[Leaves], Sequence[Part]]
+) -> Iterator[tuple[int, Part | None]]:
+    """Takes elements of the input apart, of which the last stays for the next call.
+
+    Args:
+        reader: Reads the step that takes them apart.
+        epoch: The epoch.
+        indices: The parts that are wanted.
+        size: The number of parts of an element.
+        apart: Returns the parts of an element.
+
+    Yields:
+        For each part its place among those that are wanted, and the part; None where its element has fewer.
+    """
+    owners = indices // size
+    for owner in distinct(owners).tolist():
+        parts = apart(reader.kept(epoch, owner).leaf_values(0))
+        for place in np.flatnonzero(owners == owner).tolist():
+            number = int(indices[place]) - owner * size
+            yield place, parts[number] if number < len(parts) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -332,14 +412,9 @@ class Map(OneToOne, OnWorkers):
         return self if self.verdict is not None or self.declared is not None else replace(self, is_loose=True)
 
     @property
-    def traits(self) -> Traits:
-        """Workers run functions. A step that asks for verdicts is shown in its place."""
-        return Traits(
-            is_parallel=True,
-            is_cpu_bound=True,
-            may_hold_gil=not self.releases_gil,
-            is_hidden=self.verdict is not None or self.batched is not None,
-        )
+    def is_hidden(self) -> bool:
+        """Where it asks for verdicts, or is given groups."""
+        return self.verdict is not None or self.batched is not None
 
     @property
     def batch_size(self) -> int | None:
@@ -349,11 +424,6 @@ class Map(OneToOne, OnWorkers):
             return size
         leaves = self.known_spec.leaves if self.known_spec else ()
         return size if {(leaf.max_shape or (0,))[0] for leaf in leaves} == {size} else None
-
-    @property
-    def memory(self) -> Memory:
-        """Input elements, read some at a time."""
-        return working_memory(chunk_nbytes(self.source.spec))
 
     @property
     def known_spec(self) -> Spec | None:
@@ -389,30 +459,13 @@ class Map(OneToOne, OnWorkers):
         sizes = {leaf.max_shape[0]: leaf.max_shape[0] for leaf in leaves}  # type: ignore[index]
         return Spec(tuple(_varying(leaf, sizes) for leaf in spec.leaves), spec.structure) if sizes else spec
 
-    def learn(self, *, takes_any: bool = False) -> Learned:
-        """Runs the function on element 0, if nothing has, and returns what was learnt.
-
-        Args:
-            takes_any: Elements may fail: then the first element that does not fail is taken.
-
-        Raises:
-            ElementError: The function failed.
-            SpecError: It returned something else than arrays, or there is no element.
-        """
-        if self.memo.learned.spec is None:
-            if self.length == 0:
-                raise SpecError(
-                    f"{self.label} at {self.where} has no element to run, so what it returns is unknown. "
-                    "Say it: element_spec=penstock.ArraySpec(shape, dtype), or a tree of them."
-                )
-            sources = OpenSources(self.source)
-            try:
-                reader = Reader(self.source, sources, isolation=seeded_globals)
-                reader.status.takes_any = takes_any
-                self.memo.learned = self._first_of(reader) if takes_any else self._learn_from(reader.element(0, 0), 0)
-            finally:
-                sources.close()
-        return self.memo.learned
+    def _learn_by(self, reader: Reader) -> Learned:
+        if self.length == 0:
+            raise SpecError(
+                f"{self.label} at {self.where} has no element to run, so what it returns is unknown. "
+                "Say it: element_spec=penstock.ArraySpec(shape, dtype), or a tree of them."
+            )
+        return self._first_of(reader) if reader.status.takes_any else self._learn_from(reader.element(0, 0), 0)
 
     def _first_of(self, reader: Reader) -> Learned:
         """Learns from the first element that does not fail."""
@@ -504,12 +557,6 @@ class Map(OneToOne, OnWorkers):
         """The generator for the function of `random_map`."""
         return None if self.seed is None else ElementRng(self.seed, self.randomness.depth)
 
-    def _failure(self, error: BaseException, arguments: tuple[Any, ...], epoch: int, index: int) -> ElementError:
-        return ElementError(
-            f"{self.label} at {self.where} failed on {self.elements_at(index)} of epoch {epoch}"
-            f"{origins(self, epoch, index)}: {words_of(error)}{_hint(error, arguments)}"
-        )
-
     def _judged(self, value: Any, index: int) -> Any:
         try:
             found = np.asarray(value)
@@ -576,7 +623,7 @@ class Map(OneToOne, OnWorkers):
         except BaseException as error:
             if is_untouched(error):
                 raise
-            raise self._failure(error, arguments, epoch, index) from error
+            raise self._failure(error, epoch, index, _hint(error, arguments)) from error
         if spec is None:
             return value
         if self.verdict is not None:

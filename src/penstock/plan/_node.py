@@ -102,7 +102,8 @@ class Node(ABC):
     is_pointwise: bool = False
     """Element `i` is made of element `i` of each input and of nothing else: not of `i`, the epoch, or neighbours."""
     redraws: bool = False
-    """Which elements of the inputs an element needs differs from epoch to epoch, or if some of them fail."""
+    """Which elements of the inputs an element needs differs from epoch to epoch, or if some of them fail. So the order
+    differs, unless `randomness` says otherwise."""
     takes_each_once: bool = False
     """In an epoch each element of each input goes into one element, and into no other."""
     notes_inputs: bool = False
@@ -232,7 +233,8 @@ class Node(ABC):
     def randomness(self) -> Randomness:
         """What differs from epoch to epoch."""
         below = [node.randomness for node in self.inputs]
-        return Randomness(max((each.depth for each in below), default=0), any(each.reorders for each in below))
+        reorders = self.redraws or any(each.reorders for each in below)
+        return Randomness(max((each.depth for each in below), default=0), reorders)
 
     def unshuffled(self) -> "tuple[Node, int, bool] | None":
         """The same elements, each once, in an order that stays; the seed of theirs; and whether that moves them little.
@@ -325,6 +327,13 @@ class Grouping(OneInput):
             numbers: The input's elements, shape `(n,)`.
             columns: For each leaf, its values in these elements.
         """
+
+    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
+        """Makes one group after the other."""
+        for row, index in zip(out.row_numbers(), indices.tolist(), strict=True):
+            numbers = self.group(epoch, index)
+            columns = reader.inputs[0].columns(epoch, numbers)
+            out.put(row, self.grouped(epoch, index, numbers, columns), are_new=True)
 
     def shortened(self) -> "Grouping":
         """This step, with a place for groups that some elements are missing from."""

@@ -17,8 +17,7 @@ from penstock.base import _tree
 from penstock.base._errors import ElementError, SpecError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Structure
-from penstock.memory._budget import not_given
-from penstock.memory._rows import Indices, Leaves, Rows, copied, distinct
+from penstock.memory._rows import Indices, Leaves, Rows, copied, distinct, within
 from penstock.plan._blocks import Blocks, Buckets, Packs
 from penstock.plan._index import mark_of
 from penstock.plan._node import (
@@ -31,9 +30,7 @@ from penstock.plan._node import (
     Node,
     OneInput,
     OneToOne,
-    Randomness,
     Traits,
-    located,
 )
 from penstock.plan._pad import Padding, Stack, holds
 from penstock.plan._reader import Gather, Reader
@@ -79,12 +76,6 @@ class _OfLengths(Grouping):
         """Where each epoch has rows of its own."""
         return self.blocks is not None and self.blocks.seed is not None
 
-    @cached_property
-    def randomness(self) -> Randomness:
-        """Where each epoch has rows of its own, they differ."""
-        below = self.source.randomness
-        return Randomness(below.depth, self.redraws or below.reorders)
-
     @property
     def memory(self) -> Memory:
         """The lengths of blocks, and what a worker keeps of them."""
@@ -111,10 +102,7 @@ class _OfLengths(Grouping):
         Raises:
             ElementError: An element has another length than was said.
         """
-        source = reader.inputs[0]
-        box = source.borrowed(len(members))
-        source.read(epoch, members, box)
-        columns = list(box.columns(len(members)))
+        columns: list[list[Any]] = reader.inputs[0].columns(epoch, members)
         self.require_lengths(members, columns)
         return columns
 
@@ -298,7 +286,7 @@ class Pack(_OfLengths):
         starts, stops = self._cuts[indices], self._cuts[indices + 1]
         firsts = np.searchsorted(self._ends, starts, "right")
         sizes = np.searchsorted(self._ends, stops - 1, "right") - firsts + 1
-        elements = np.arange(sizes.sum()) + np.repeat(firsts - np.cumsum(sizes) + sizes, sizes)
+        elements = np.repeat(firsts, sizes) + within(sizes)
         owners = np.repeat(np.arange(len(indices)), sizes)
         begins = self._ends[elements] - self.lengths[elements]
         skips = np.maximum(starts[owners] - begins, 0)
@@ -345,7 +333,7 @@ class Pack(_OfLengths):
         which = np.searchsorted(members, elements)
         parts = np.flatnonzero(counts < self._known(0)[elements]).tolist() if self.splits else []
         firsts = np.flatnonzero(np.diff(owners, prepend=-1))  # pieces of one row stand together
-        numbers = np.arange(len(owners)) - np.repeat(firsts, np.diff(firsts, append=len(owners))) + 1
+        numbers = within(np.diff(firsts, append=len(owners))) + 1
         rows = out.take(owners[firsts])
         for leaf, column in enumerate(columns):
             values = [column[each] for each in which.tolist()]
@@ -357,8 +345,7 @@ class Pack(_OfLengths):
             sizes = np.add.reduceat(tokens, firsts)
             _fill_rows(rows, kind, np.repeat(numbers, tokens), sizes, 0)
             if self.positions:
-                within = np.arange(tokens.sum()) - np.repeat(np.cumsum(tokens) - tokens, tokens)
-                _fill_rows(rows, kind + len(kinds), within, sizes, 0)
+                _fill_rows(rows, kind + len(kinds), within(tokens), sizes, 0)
 
     def require_lengths(self, members: Indices, columns: Sequence[Sequence[Any]]) -> None:
         """Each leaf has the length, or its own."""
@@ -401,11 +388,7 @@ class Pack(_OfLengths):
         count = len(self.source.spec.leaves)
         fillings = [self.padding_value] * count + [0] * (len(self.spec.leaves) - count)
         leaves = zip(self.spec.leaves, fillings, strict=True)
-        try:
-            return [np.full(leaf.shape, filling, leaf.dtype) for leaf, filling in leaves]
-        except (MemoryError, ValueError) as error:  # more than there is; more than NumPy can count
-            what = f"a row of {located(self)}, {self.spec}"
-            raise not_given(self.spec.nbytes, what, str(error).rstrip("."), "Use shorter rows") from error
+        return [np.full(leaf.shape, filling, leaf.dtype) for leaf, filling in leaves]
 
 
 def _fill_rows(out: Rows, leaf: int, laid: Any, counts: Indices, filling: Any) -> None:

@@ -26,7 +26,6 @@ from penstock.plan._node import (
     Memory,
     Node,
     OneInput,
-    Randomness,
     Reorder,
     Traits,
     history,
@@ -215,12 +214,6 @@ class Bucketed(Reorder, OneInput):
         """Unless the order stays."""
         return self.buckets.seed is not None
 
-    @cached_property
-    def randomness(self) -> Randomness:
-        """The order differs from epoch to epoch, unless it stays."""
-        below = self.source.randomness
-        return Randomness(below.depth, self.redraws or below.reorders)
-
     @property
     def memory(self) -> Memory:
         """That of the blocks."""
@@ -228,12 +221,7 @@ class Bucketed(Reorder, OneInput):
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """A look-up in the blocks."""
-        assert self.buckets.size is not None
-        batches, within = np.divmod(indices, self.buckets.size)
-        found = np.empty(len(indices), np.int64)
-        for divided, rows, places in self.buckets.located(epoch, batches):
-            found[places] = divided.elements[divided.bounds[rows] + within[places]]
-        return [Demand(0, epoch, found)]
+        return [Demand(0, epoch, self.buckets.at(epoch, indices))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,22 +254,16 @@ class PaddedBatch(Batching):
         return self.padding.spec(self.label, self.source.spec, self.size, is_exact=self.is_exact)
 
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
-        """Reads the elements of one batch after the other, and pads them."""
-        source = reader.inputs[0]
-        for row, index in zip(out.row_numbers(), indices.tolist(), strict=True):
-            count = self.element_count(index)
-            members = np.arange(index * self.size, index * self.size + count, dtype=np.int64)
-            box = source.borrowed(count)
-            source.read(epoch, members, box)
-            Rows(out.arrays, slice(row, row + 1), out.extents).set_filled(count)
-            number_of = functools.partial(self._number_of, epoch, index)
-            out.put(row, self._stacked(box.columns(count), number_of), are_new=True)
+        """Pads one batch after the other; refuses a short one that has no place."""
+        out.set_filled(np.array([self.element_count(index) for index in indices.tolist()], np.int64))
+        super().fill(reader, epoch, indices, out, gather)
 
-    def _number_of(self, epoch: int, index: int, row: int) -> int:
-        """The element in a row of a batch; where batches follow from lengths, that before they were divided."""
+    def grouped(self, epoch: int, index: int, numbers: Indices, columns: Sequence[Sequence[Any]]) -> Leaves:
+        """Pads them. Where batches follow from lengths, messages have the elements before they were divided."""
         if self.buckets is None:
-            return index * self.size + row
-        return int(self.buckets.members_of(epoch, np.array([index], np.int64))[0][row])
+            return super().grouped(epoch, index, numbers, columns)
+        buckets = self.buckets
+        return self.stack(columns, lambda row: int(buckets.at(epoch, numbers[row : row + 1])[0]))
 
     def stack(self, columns: Sequence[Sequence[Any]], number_of: Callable[[int], int]) -> Leaves:
         """Pads and stacks them."""

@@ -1,20 +1,17 @@
 """Elements of any size from a function of many elements: `map(batched=)` with a spec that has axes of None."""
 
 import pickle
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from penstock.base._errors import SpecError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.memory._pickles import dumps
-from penstock.memory._rows import Indices, Leaves, Rows, distinct
+from penstock.memory._rows import Indices, Leaves, Rows
 from penstock.plan._conform import MisfitError, column, conformed, rows_of
-from penstock.plan._map import Apart, Map, OfMade, wrong_count
-from penstock.plan._node import ClearAfter, Demand, Elements, Length, Memory, walk, working_memory
+from penstock.plan._map import Apart, Map, OfMade, parts_at, wrong_count
+from penstock.plan._node import Elements, Length, Memory, walk, working_memory
 from penstock.plan._reader import Gather, Reader
 
 
@@ -77,17 +74,12 @@ class Parts(OfMade, Apart):
         assert self.maker.batched is not None
         return self.maker.batched
 
-    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
-        """The groups that have the elements."""
-        return [Demand(0, epoch, distinct(indices // self.part_size))]
-
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Takes elements out of what the function made of their groups, of which the last stays for the next call."""
-        owners, numbers = indices // self.part_size, out.row_numbers()
-        for owner in distinct(owners).tolist():
-            made = self.apart(reader.kept(epoch, owner).leaf_values(0))
-            for place in np.flatnonzero(owners == owner).tolist():
-                out.put(numbers[place], made[int(indices[place]) - owner * self.part_size])
+        numbers = out.row_numbers()
+        for place, part in parts_at(reader, epoch, indices, self.part_size, self.apart):
+            assert part is not None
+            out.put(numbers[place], part)
 
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """The elements of each group of a stream."""
@@ -97,10 +89,6 @@ class Parts(OfMade, Apart):
     def apart(self, leaves: Leaves) -> list[Leaves]:
         """The elements of a group."""
         return list(map(list, zip(*pickle.loads(leaves[0]), strict=True)))
-
-    def clear_after(self, index: int, ask: ClearAfter) -> int:
-        """The first element of a group that is clear of this one's."""
-        return ask(self.source, index // self.part_size) * self.part_size
 
     @property
     def memory(self) -> Memory:

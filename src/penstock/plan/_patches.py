@@ -25,7 +25,6 @@ from penstock.plan._node import (
     OneInput,
     OneToOne,
     Overlap,
-    Randomness,
     Reorder,
     Traits,
     finite_length,
@@ -229,12 +228,6 @@ class ShuffleChunks(Reorder, OneInput):
     def settings(self) -> dict[str, Any]:
         """The seed, and the chunks."""
         return {"seed": self.seed, "reshuffle": self.reshuffle, "chunks": mark_of(*self.chunks.firsts)}
-
-    @cached_property
-    def randomness(self) -> Randomness:
-        """The order differs from epoch to epoch, unless it is not reshuffled."""
-        below = self.source.randomness
-        return Randomness(below.depth, self.reshuffle or below.reorders)
 
     @property
     def redraws(self) -> bool:  # type: ignore[override]

@@ -13,7 +13,7 @@ from penstock.base._positions import as_values
 from penstock.memory._rows import Indices
 from penstock.plan._index import Select
 from penstock.plan._node import POSITION_LIMIT, Memory, Node, Overlap
-from penstock.plan._text import length_text, length_words
+from penstock.plan._text import length_words
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +56,9 @@ def picked(source: Node, index: Any) -> Pick:
     length = source.length
     if array.dtype == bool:
         if len(array) != length:
-            here = length_text(length) if isinstance(length, int) else length_words(length)
-            raise ElementIndexError(f"A mask has an entry for each element. This has {len(array)}, the dataset {here}.")
+            raise ElementIndexError(
+                f"A mask has an entry for each element. This has {len(array)}, the dataset {length_words(length)}."
+            )
         return Pick(source, "index", f"{len(array)} bools", _own(np.flatnonzero(array)))
     if not len(array):
         array = array.astype(np.int64)  # a list without numbers is of floats
@@ -68,8 +69,7 @@ def picked(source: Node, index: Any) -> Pick:
     least, end = (-length, length) if isinstance(length, int) else (0, POSITION_LIMIT)
     outside = np.flatnonzero((array < least) | (array >= end))
     if len(outside):
-        here = length_text(length) if isinstance(length, int) else length_words(length)
-        number = as_int(array[outside[0]])
+        number, here = as_int(array[outside[0]]), length_words(length)
         raise ElementIndexError(f"Index {number}, at place {outside[0]} of the array, is outside a dataset of {here}.")
     positions = _own(array)
     if isinstance(length, int):

@@ -19,7 +19,7 @@ from typing import Any, TypeVar, final
 import numpy as np
 import numpy.typing as npt
 
-from penstock.base._errors import MemoryLimitError, PenstockError, SpecError
+from penstock.base._errors import PenstockError, SpecError
 from penstock.base._printable import printable
 from penstock.base._random import seeded_globals
 from penstock.base._retries import RetryBudget
@@ -77,11 +77,7 @@ class Gather:
                 indices = np.concatenate([read.indices for read in reads])
                 first = printable(source.describe(int(indices[0]))) if len(indices) else "none"
                 error.add_note(f"A source raised it, asked for {length_text(len(indices))}, first {first}.")
-                if not isinstance(error, MemoryError):
-                    raise
-                raise MemoryLimitError(
-                    f"{first} cannot be read: {str(error) or 'the system gives no memory for it'}. {LYING_HEADER}."
-                ) from error
+                raise
             if (times := wanted[0][1].status.times) is None:  # all readers are of one worker
                 continue
             # A step may read several sources, as a cache does for each leaf. Its elements count with the first.
@@ -386,6 +382,12 @@ class Reader:
         box = self._reusable("borrowed", self.spec, count)
         box.borrows = True
         return box
+
+    def columns(self, epoch: int, indices: Indices) -> list[list[Any]]:
+        """Reads elements, and returns for each leaf those of the elements, which are only read."""
+        box = self.borrowed(len(indices))
+        self.read(epoch, indices, box)
+        return list(box.columns(len(indices)))
 
     def part_scratch(self, count: int) -> Rows:
         """The same for `count` parts of an element."""

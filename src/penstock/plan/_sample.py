@@ -13,9 +13,9 @@ import numpy.typing as npt
 from penstock.base._arguments import as_int
 from penstock.base._errors import ArgumentError, ArgumentTypeError, type_of
 from penstock.base._random import permute, permute_each
-from penstock.memory._rows import Indices
+from penstock.memory._rows import Indices, within
 from penstock.plan._index import mark_of
-from penstock.plan._node import POSITION_LIMIT, Demand, Memory, Node, OneInput, Overlap, Randomness, Reorder
+from penstock.plan._node import POSITION_LIMIT, Demand, Memory, Node, OneInput, Overlap, Reorder
 
 _log = logging.getLogger("penstock")
 _RANGE: Final = POSITION_LIMIT - 1
@@ -112,11 +112,6 @@ class _Drawn(Reorder, OneInput):
         return self.count
 
     @cached_property
-    def randomness(self) -> Randomness:
-        """Each epoch draws anew."""
-        return Randomness(self.source.randomness.depth, reorders=True)
-
-    @cached_property
     def overlap(self) -> Overlap:
         """An element may come twice, anywhere."""
         return "anywhere"
@@ -195,7 +190,7 @@ class PerClass(_Drawn):
     def _places(self) -> tuple[Indices, Indices]:
         """For each place of a group: its class, by the place of that in a group, and its number in the class."""
         owners = np.repeat(np.arange(len(self.counts)), self.counts)
-        return owners, np.arange(len(owners)) - np.repeat(np.cumsum(self.counts) - self.counts, self.counts)
+        return owners, within(self.counts)
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """The elements of the class that is due, from the pass that it is in."""

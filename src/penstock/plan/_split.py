@@ -11,7 +11,7 @@ import numpy.typing as npt
 from penstock.base._arguments import as_int
 from penstock.base._errors import ArgumentError, ArgumentTypeError, type_of
 from penstock.base._random import permute
-from penstock.memory._rows import Indices
+from penstock.memory._rows import Indices, within
 from penstock.plan._node import Node, clear_after
 
 Part = float | int
@@ -120,7 +120,7 @@ def by_classes(labels: npt.NDArray[Any], parts: Sequence[Part], seed: int | None
     # Each element's number among those of its class.
     by_class = np.argsort(inverse, kind="stable")
     numbers = np.empty(len(labels), np.int64)
-    numbers[by_class] = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    numbers[by_class] = within(sizes)
     part_of = np.zeros(len(labels), np.int64)
     for end in ends:
         part_of += numbers >= end[inverse]

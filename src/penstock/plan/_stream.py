@@ -214,23 +214,17 @@ class Promised(OneToOne, OneInput):
         return self.count
 
     def sequence(self, reader: Reader, epoch: int) -> Elements:
-        """Counts; the last element is yielded when the stream has ended."""
-        elements, index = reader.inputs[0].sequence(epoch), 0
-        for leaves in elements:
-            index += 1
-            if index == self.count:
+        """The last element is yielded when the stream has ended. The reader counts whether that is too soon."""
+        elements = reader.inputs[0].sequence(epoch)
+        for number, leaves in enumerate(elements, 1):
+            if number == self.count:
                 leaves = [copied(leaf) for leaf in leaves]
-            if index == self.count and next(elements, None) is not None:
+            if number == self.count and next(elements, None) is not None:
                 raise SpecError(
                     f"{self.source.label} at {self.where} gives more elements than length={self.count}. Correct the "
                     f"length, leave it out, or cut with take({self.count})."
                 )
             yield leaves
-        if index < self.count:
-            raise SpecError(
-                f"{self.source.label} at {self.where} ended after {index} elements of epoch {epoch}, but "
-                f"length={self.count} was said. Correct the length, or leave it out."
-            )
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,10 +25,10 @@ import numpy as np
 
 from penstock.base._errors import ElementError, PenstockError, WorkerError, lacks_memory, words_of
 from penstock.base._spec import ArraySpec, Spec
-from penstock.memory._rows import Indices, Leaves, Rows, blank, copied, distinct
+from penstock.memory._rows import Indices, Leaves, Rows, blank, copied
 from penstock.plan._cast import ByChunk
 from penstock.plan._filter import Filter, Sequential
-from penstock.plan._map import Apart, Map, SetAsideError
+from penstock.plan._map import Apart, Map, SetAsideError, parts_at
 from penstock.plan._node import (
     Access,
     Demand,
@@ -187,6 +187,11 @@ class Replace(FailureFilter):
     verb = "replace"
     treats_leaves_alike = True
     redraws = True
+
+    @property
+    def randomness(self) -> Randomness:
+        """That of the input: which elements fail is no order of an epoch."""
+        return self.source.randomness
 
     def part_count(self, epoch: int, index: int) -> int | None:
         """None: an element is there, or is not."""
@@ -420,12 +425,10 @@ class Remaining(_OfGroups):
 
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Reads the elements of one group after the other."""
-        source = reader.inputs[0]
         for row, index in zip(out.row_numbers(), indices.tolist(), strict=True):
             numbers = self.members(epoch, index)
-            box = source.borrowed(len(numbers))
-            source.read(epoch, numbers, box)
-            out.put(row, self._made(epoch, index, numbers, list(box.columns(len(numbers)))), are_new=True)
+            columns = reader.inputs[0].columns(epoch, numbers)
+            out.put(row, self._made(epoch, index, numbers, columns), are_new=True)
 
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """The groups of a stream."""
@@ -512,15 +515,11 @@ class PartsThere(_OfGroups):
         Raises:
             SetAsideError: One is not there.
         """
-        owners, numbers = indices // self.whole.part_size, out.row_numbers()
-        for owner in distinct(owners).tolist():
-            parts = self._parts(reader.kept(epoch, owner).leaf_values(0))
-            for at in np.flatnonzero(owners == owner).tolist():
-                place = int(indices[at]) - owner * self.whole.part_size
-                part = parts[place] if place < len(parts) else None
-                if part is None:
-                    raise SetAsideError(f"Element {indices[at]} of {self.label} failed, or its whole group did.")
-                out.put(numbers[at], part)
+        numbers = out.row_numbers()
+        for place, part in parts_at(reader, epoch, indices, self.whole.part_size, self._parts):
+            if part is None:
+                raise SetAsideError(f"Element {indices[place]} of {self.label} failed, or its whole group did.")
+            out.put(numbers[place], part)
 
     def _parts(self, leaves: Leaves) -> list[Leaves | None]:
         """The elements of a group; None for each that is not there."""

@@ -1,7 +1,7 @@
 """Windows of neighbouring elements, as an index view: for time series, video and other ordered data."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base._spec import Spec
-from penstock.memory._rows import Indices, Leaves, Rows, copied
-from penstock.plan._batch import require_one_shape, stacked
+from penstock.memory._rows import Indices, Leaves, copied, within
+from penstock.plan._batch import Stacking, require_one_shape, stacked
 from penstock.plan._index import mark_of
-from penstock.plan._node import ClearAfter, Demand, Elements, Length, Memory, OneInput, Overlap, working_memory
-from penstock.plan._reader import Gather, Reader
+from penstock.plan._node import ClearAfter, Elements, Length, Memory, OneInput, Overlap, working_memory
+from penstock.plan._reader import Reader
 
 
 class Groups(NamedTuple):
@@ -37,7 +37,7 @@ class Groups(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Windows(OneInput):
+class Windows(Stacking):
     """Element `i` is `size` elements of the input, `stride` apart, from the start of window `i`.
 
     Windows lie within groups: neighbours that belong together. Without groups, all elements are one group.
@@ -52,9 +52,6 @@ class Windows(OneInput):
     """Elements that the shift leaves over at the end of a group are in a last window, which ends there."""
 
     verb = "windows"
-    moves = True
-    stacks = 1
-    treats_leaves_alike = True
 
     @property
     def label(self) -> str:
@@ -95,17 +92,14 @@ class Windows(OneInput):
         starts, total = indices * self.shift, self.source.length
         return np.minimum(starts, total - self.span) if self.tail and isinstance(total, int) else starts
 
-    def _members(self, indices: Indices) -> Indices:
-        within = np.arange(self.size, dtype=np.int64) * self.stride
-        return (self.starts(indices)[:, None] + within).ravel()
+    @property
+    def width(self) -> int:
+        """The number of elements."""
+        return self.size
 
-    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
-        """The elements of each window, in order."""
-        return [Demand(0, epoch, self._members(indices))]
-
-    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
-        """Elements go straight to their places in their window."""
-        reader.inputs[0].fill(epoch, self._members(indices), out.unstacked(self.size), gather)
+    def members(self, indices: Indices) -> tuple[Indices, None]:
+        """Neighbours, or those `stride` apart."""
+        return (self.starts(indices)[:, None] + np.arange(self.size, dtype=np.int64) * self.stride).ravel(), None
 
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Keeps as many elements as a window spans."""
@@ -129,15 +123,6 @@ class Windows(OneInput):
         """For a stream, the span of a window and the window; positions need none."""
         return working_memory((self.span + self.size) * self.source.spec.nbytes if self.access == "stream" else 0)
 
-    def part_count(self, epoch: int, index: int) -> int:
-        """The number of elements in a window."""
-        return self.size
-
-    def fill_parts(self, reader: Reader, epoch: int, index: int, parts: Indices, out: Rows, gather: Gather) -> None:
-        """Some of the elements of one window."""
-        start = int(self.starts(np.array([index], np.int64))[0])
-        reader.inputs[0].fill(epoch, parts * self.stride + start, out, gather)
-
     @cached_property
     def overlap(self) -> Overlap:
         """Windows share data if one begins before the last has ended."""
@@ -146,12 +131,26 @@ class Windows(OneInput):
 
     def clear_after(self, index: int, ask: ClearAfter) -> int:
         """The first window that starts after everything up to the end of this one."""
-        end = ask(self.source, int(self.starts(np.array([index], np.int64))[0]) + self.span - 1)
-        later = index + 1
-        limit = self.count if isinstance(self.count, int) else later + self.span
-        while later < limit and int(self.starts(np.array([later], np.int64))[0]) < end:
-            later += 1
-        return later
+        return first_clear(self, index, ask, self._reach)
+
+    def _reach(self, index: int) -> tuple[int, int]:
+        start = int(self.starts(np.array([index], np.int64))[0])
+        return start, start + self.span - 1
+
+
+def first_clear(node: OneInput, index: int, ask: ClearAfter, reach: Callable[[int], tuple[int, int]]) -> int:
+    """The first window that starts after everything up to the end of one.
+
+    Args:
+        node: The windows.
+        index: That window.
+        ask: Answers for the nodes before.
+        reach: Returns the first and the last element of the input that a window has.
+    """
+    end, later = ask(node.source, reach(index)[1]), index + 1
+    while (node.length is None or later < node.length) and reach(later)[0] < end:
+        later += 1
+    return later
 
 
 def grouped(labels: npt.NDArray[Any]) -> tuple[Indices | None, Indices]:
@@ -169,8 +168,7 @@ def grouped(labels: npt.NDArray[Any]) -> tuple[Indices | None, Indices]:
     if len(numbers) == len(firsts):
         return None, sizes
     runs = np.argsort(group_of, kind="stable")
-    starts = np.cumsum(sizes[runs]) - sizes[runs]
-    order = np.arange(len(labels)) + np.repeat(firsts[runs] - starts, sizes[runs])
+    order = np.repeat(firsts[runs], sizes[runs]) + within(sizes[runs])
     return order, np.bincount(group_of, weights=sizes).astype(np.int64)
 
 
