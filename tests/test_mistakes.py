@@ -101,11 +101,11 @@ MISTAKES = [
     ),
     (
         'ps.from_npy("text.txt")',
-        "it begins with b'hello' where a .npy has b'\\x93NUMPY'. Give a file written by np.save.",
+        "is not a .npy file that can be read: EOF: reading magic string, expected 8 bytes got 5. Give a file that",
     ),
     (
         'ps.from_npy("data.npz")',
-        "Save each array of it with np.save: rows of an archive cannot be read in place.",
+        "of an archive by np.savez, save each array alone.",
     ),
     (
         "ps.from_source(x for x in range(3))",

@@ -5,7 +5,6 @@ import struct
 import sys
 import zipfile
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any, BinaryIO, Final
 
 import numpy as np
@@ -205,13 +204,13 @@ def _stored(file: BinaryIO, member: zipfile.ZipInfo, name: str, path: str) -> Fi
     state = status.st_dev, status.st_ino, status.st_size
     file.seek(begin)
     found = described(file, name, path, state)
-    end = found.extent[1]
-    if end > member.file_size or begin + end > state[2]:
+    nbytes = found.extent[1] - begin
+    if nbytes > member.file_size:
         raise SourceError(
-            f"{name} takes {end:,} bytes, and {max(0, min(member.file_size, state[2] - begin)):,} are there. {path} is "
-            "damaged, or was not written to its end; write it again."
+            f"{name} takes {nbytes:,} bytes, and {member.file_size:,} are there. {path} is damaged, or was not written "
+            "to its end; write it again."
         )
-    return FileSource(replace(found, offset=begin + found.offset))
+    return FileSource(found)
 
 
 # ---------------------------------------------------------------------------------------------- groups
