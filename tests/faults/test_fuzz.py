@@ -80,7 +80,7 @@ FAULTY = """
     def grows_without_end(folder):
         return [np.ones(4 << 30, np.uint8)]
 
-    runner.HANG_S, runner.MOST_ASIDE = 1.0, 1
+    runner.HANG_S, runner.MOST_ENDED = 1.0, 1
     FORMATS.clear()
     FORMATS.update({
         "ends": format_of(ends),
@@ -98,8 +98,8 @@ FAULTY = """
     ran = runner.fuzz(list(FORMATS), 6.0, "seed", Path(sys.argv[1], "kept"), Path(sys.argv[1], "work"))
     for name, each in ran.items():
         assert each.cases, name
-        aside = ["set aside"] if each.set_aside else []
-        print(name, *aside, *sorted({failure.kind for failure in each.failures.values()}), sep=": ")
+        ended = ["ended"] if each.ended else []
+        print(name, *ended, *sorted({failure.kind for failure in each.failures.values()}), sep=": ")
 """
 
 
@@ -110,9 +110,9 @@ def test_the_fuzzer_finds_each_kind_of_fault(
     done = fresh_python(textwrap.dedent(FAULTY), str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
-        "ends: set aside",
-        "hangs: set aside",
-        "spins: set aside",
+        "ends: ended",
+        "hangs: ended",
+        "spins: ended",
         "raises: another exception",
         "has no name: an error without the file's name",
         "has a name",

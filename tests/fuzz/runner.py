@@ -1,12 +1,11 @@
 """Runs cases in worker processes with a limit of memory, and takes what comes of them.
 
 A case is a number. From it and a seed follow the files that are damaged, the damage, and the way of reading. Cases are
-the elements of a dataset, which one pool of workers runs for all formats. What ends, hangs or fills a worker is set
-aside by `on_error="skip"`, with its number: that is no failure, because it ends no more than its element. The files of
-a case that fails are kept with the command that repeats it.
+the elements of a dataset, which one pool of workers runs for all formats. What ends, hangs or fills a worker is an
+error in the place of its element: that is no failure, because it ends no more than that. The files of a case that fails
+are kept with the command that repeats it.
 """
 
-import contextlib
 import faulthandler
 import itertools
 import json
@@ -39,7 +38,7 @@ WORKERS = 2
 MOST_ROWS = 10_000
 HANG_S = 20.0
 # Each takes some seconds, so a format has no more at a time.
-MOST_ASIDE = 10
+MOST_ENDED = 10
 KEPT = 3
 
 
@@ -63,7 +62,7 @@ class Ran:
     """Cases that gave rows, all of them right."""
     errors: int = 0
     """Cases that gave an error of penstock's, or got no memory."""
-    set_aside: int = 0
+    ended: int = 0
     """Cases that ended their worker, or made it hang."""
     failures: dict[str, Failure] = field(default_factory=dict)
 
@@ -273,18 +272,20 @@ def _results(name: str, seed: str, first: int, until_s: float, folder: Path) -> 
             yield number, *result_of(bench, number)
             if time.monotonic() >= until_s:
                 return
-    aside = folder / "set-aside.jsonl"
     cases = ps.range(1 << 40).map(case_of(name, FORMATS[name], seed, folder), element_spec=ps.ArraySpec((), "U"))
-    options: Any = {"max_errors": MOST_ASIDE, "quarantine": aside, "timeout_s": HANG_S, "prefetch": 1}
-    loader = cases[first:].batch(1).loader("processes", WORKERS, memory_limit=MEMORY_LIMIT, on_error="skip", **options)
-    with contextlib.suppress(ps.ElementError), loader:  # more than `MOST_ASIDE`
-        for texts in loader:
-            yield from map(json.loads, texts.tolist())
-            if time.monotonic() >= until_s:
-                break
-    for line in aside.read_text().splitlines() if aside.exists() else ():
-        record = json.loads(line)
-        yield record["sources"][0][1], "set aside", record["message"]
+    number, left = first, MOST_ENDED
+    with cases.batch(1).loader("processes", WORKERS, memory_limit=MEMORY_LIMIT, timeout_s=HANG_S) as loader:
+        while left and (number == first or time.monotonic() < until_s):
+            loader.set_state(loader.get_state() | {"epoch": 0, "position": number})
+            try:
+                for texts in loader:
+                    yield json.loads(texts[0])
+                    number += 1
+                    if time.monotonic() >= until_s:
+                        return
+            except (ps.WorkerError, ps.DeadlineError, ps.ElementError) as error:
+                yield number, "ended", str(error)
+                number, left = number + 1, left - 1
 
 
 def _slice(name: str, seed: str, first: int, slice_s: float, folder: Path, ran: Ran, kept: Path) -> int:
@@ -298,8 +299,8 @@ def _slice(name: str, seed: str, first: int, slice_s: float, folder: Path, ran: 
             ran.rows += 1
         elif result == "error":
             ran.errors += 1
-        elif result == "set aside":
-            ran.set_aside += 1
+        elif result == "ended":
+            ran.ended += 1
         else:
             _note(ran, name, result, text, number, seed, folder, kept)
     shutil.rmtree(folder, ignore_errors=True)
@@ -346,10 +347,10 @@ def fuzz(names: list[str], seconds: float, seed: str, kept: Path, folder: Path, 
 
 def table(ran: dict[str, Ran]) -> Iterator[str]:
     """Yields lines for people."""
-    yield f"{'format':16}{'cases':>9}{'rows':>9}{'errors':>9}{'set aside':>11}{'failures':>10}"
+    yield f"{'format':16}{'cases':>9}{'rows':>9}{'errors':>9}{'ended':>9}{'failures':>10}"
     for name, each in ran.items():
         count = sum(failure.count for failure in each.failures.values())
-        yield f"{name:16}{each.cases:>9}{each.rows:>9}{each.errors:>9}{each.set_aside:>11}{count:>10}"
+        yield f"{name:16}{each.cases:>9}{each.rows:>9}{each.errors:>9}{each.ended:>9}{count:>10}"
     total = Counter[str]()
     for each in ran.values():
         total["cases"] += each.cases
