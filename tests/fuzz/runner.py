@@ -257,7 +257,6 @@ def _quiet(folder: Path) -> None:
     log = os.open(folder / "stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 2)
     faulthandler.enable(file=2)
-    logging.getLogger("penstock").setLevel(logging.CRITICAL)
     warnings.simplefilter("ignore")
 
 
@@ -332,7 +331,7 @@ def fuzz(names: list[str], seconds: float, seed: str, kept: Path, folder: Path, 
     result = {name: Ran() for name in names}
     following = dict.fromkeys(names, first)
     os.environ["XDG_CACHE_HOME"] = str(folder / "home")
-    logging.getLogger("penstock").setLevel(logging.CRITICAL)
+    logging.disable()  # also in the workers
     began_s, number = time.monotonic(), 0
     slice_s = min(10.0, seconds / len(names))
     with ps.range(1).map(lambda x: x).loader("processes", WORKERS):  # keeps the workers from one format to the next
