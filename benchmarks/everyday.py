@@ -29,10 +29,9 @@ first and maps that, and is asked for the rows of a batch; `table_hf_stream` its
 
 `jsonl_hf` and `csv_hf` are a `datasets.Dataset` of the file, asked for the rows of a batch, `*_hf_numpy` the same with
 `with_format("numpy")`; `*_hf_torch` is a DataLoader over it, which asks for batches too (`__getitems__`), and
-`*_hf_columns_torch` one that hands on the columns of a batch as they are. `*_penstock_lines` parses the lines of each
-batch (`index="lines"`). `pack_loop` fills each row by a Python loop over
-sentences that copies parts of them with NumPy, `pack_lists` by one over lists of numbers, as tokenizers return them;
-`pack_penstock_stream` is not told the lengths.
+`*_hf_columns_torch` one that hands on the columns of a batch as they are. `pack_loop` fills each row by a Python
+loop over sentences that copies parts of them with NumPy, `pack_lists` by one over lists of numbers, as tokenizers
+return them; `pack_penstock_stream` is not told the lengths.
 
 `cuts_penstock_inline` makes batches where they are asked for, as `torch` does.
 
@@ -85,23 +84,9 @@ Packed rows are 0.56 of the loop (0.56 to 0.64; wanted 5) and 4.7 times that ove
 lists. `pack_loop` copies with NumPy and has no reader, check or hand-over. A stream reads one sentence at a time, which
 costs some 25 us each.
 
-On 2026-11-26, AMD EPYC, with much other work on the machine (load 7 to 12 on two cores), four rounds, samples/s; text
-is parsed once, as the others do:
-
-    jsonl_penstock        163,100 (58,100 to 335,900)   csv_penstock           97,800 (48,200 to 157,200)
-    jsonl_penstock_lines  141,300 (108,400 to 163,300)  csv_penstock_lines    155,200 (137,200 to 176,300)
-    jsonl_hf              108,000 (60,000 to 149,000)   csv_hf                 60,000 (27,300 to 247,600)
-    jsonl_hf_torch         59,300 (23,700 to 80,600)    csv_hf_columns_torch   34,100 (12,300 to 77,600)
-
-JSON Lines are 1.57 of the best of the others (0.77 to 2.83), CSV 1.51 (0.64 to 2.08; wanted 1.5). Parsed lines use two
-threads and columns one, so they get more of a busy machine. The CPU time of a row, of JSON Lines and seven turns within
-one process: 2.7 us with columns (2.2 to 3.0), 6.6 by lines (6.0 to 7.1), 4.6 of `hf` (4.5 to 4.9). About 40 % of ours
-is one `pread` for each text. In three rounds a little before, the NumPy format of Hugging Face had 0.4 to 1.2 of its
-lists.
-
 On 2026-11-26, a faster AMD EPYC, quiet, three rounds, samples/s: JSON Lines 526,912 (514,123 to 527,849), Hugging Face
-254,567, a DataLoader over it 212,981; CSV 558,087 (547,307 to 574,696), 257,267 and 215,515. Parsed columns are kept
-since then (design/0034): 2.07 (1.98 to 2.12) and 2.17 (2.11 to 2.24) times the best of the others; wanted 1.5.
+254,567, a DataLoader over it 212,981; CSV 558,087 (547,307 to 574,696), 257,267 and 215,515. Text is converted once
+(design/0034), as the others do: 2.07 (1.98 to 2.12) and 2.17 (2.11 to 2.24) times the best of the others; wanted 1.5.
 
 Not shown: the same with a decoder or a model beside it, which costs every contender the same; files that are not in
 the page cache; remote files.
@@ -494,12 +479,12 @@ def _text_leaves(columns: dict[str, Any]) -> list[Array]:
     ]
 
 
-def text_penstock(kind: str, index: str = "columns") -> Contender:
+def text_penstock(kind: str) -> Contender:
     def batches() -> Batches:
         import penstock as ps
 
         read: Any = ps.from_jsonl if kind == "jsonl" else ps.from_csv
-        dataset = read(_text_file(kind), index=index).shuffle(seed=1).batch(256)
+        dataset = read(_text_file(kind)).shuffle(seed=1).batch(256)
         return map(_text_leaves, _penstock(dataset))  # type: ignore[arg-type]
 
     return batches
@@ -674,7 +659,6 @@ _JOBS: dict[str, dict[str, Contender]] = {
     **{
         kind: {
             "penstock": text_penstock(kind),
-            "penstock_lines": text_penstock(kind, "lines"),
             "hf": text_hf(kind),
             "hf_numpy": text_hf(kind, "numpy"),
             "hf_torch": text_hf_torch(kind, 0),
@@ -704,7 +688,7 @@ _CASES = {
 
 
 def _others(job: str) -> list[str]:
-    ours = ("penstock", "penstock_inline", "penstock_lines", "penstock_stream", "penstock_window", "arrow")
+    ours = ("penstock", "penstock_inline", "penstock_stream", "penstock_window", "arrow")
     return [f"{job}_{name}" for name in _JOBS[job] if name not in ours]
 
 

@@ -58,7 +58,7 @@ def test_what_is_no_file_is_refused_by_its_name(
     assert "Error:" not in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", ["npy", "h5", "jpg", "csv"])
+@pytest.mark.parametrize("kind", ["npy", "h5", "jpg", "txt"])
 def test_a_file_that_became_a_pipe_is_refused(kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"it.{kind}"
     if kind == "npy":
@@ -73,7 +73,7 @@ def test_a_file_that_became_a_pipe_is_refused(kind: str, tmp_path: Path) -> None
         dataset = ps.from_image_files([path])
     else:
         path.write_text("a\n1\n2\n")
-        dataset = ps.from_csv(path)
+        dataset = ps.from_text(path)
     path.unlink(missing_ok=True)
     os.mkfifo(path)
     with pytest.raises(ps.SourceError, match=r"it\."):

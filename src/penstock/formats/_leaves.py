@@ -394,7 +394,13 @@ def _stored(path: tuple[str, ...], kind: Any) -> Iterator[tuple[str, ...]]:
 def log_differences(
     verb: str, files: Sequence[File], types: Sequence[Mapping[str, Any]], found: Mapping[str, Any]
 ) -> None:
-    """Logs one line about files whose columns differ from those of the dataset, once in a process.
+    """Logs what `differences` says, once in a process."""
+    if text := differences(verb, files, types, found):
+        log_once(text, files)
+
+
+def differences(verb: str, files: Sequence[File], types: Sequence[Mapping[str, Any]], found: Mapping[str, Any]) -> str:
+    """One line about files whose columns differ from those of the dataset; empty if none do.
 
     Args:
         verb: The user's function.
@@ -409,9 +415,8 @@ def log_differences(
                 facts.setdefault(f"no column {name!r}, which is null then", str(file))
             elif there[name] != kind and not kinds.is_null(there[name]):
                 facts.setdefault(f"column {name!r} as {there[name]}, read as {kind}", str(file))
-    if facts:
-        told = "; ".join(f"{file} has {fact}" for fact, file in itertools.islice(facts.items(), _MOST_TOLD))
-        log_once(f"{verb}(): files differ. {told}.", files)
+    told = "; ".join(f"{file} has {fact}" for fact, file in itertools.islice(facts.items(), _MOST_TOLD))
+    return f"{verb}(): files differ. {told}." * bool(facts)
 
 
 @lru_cache(64)

@@ -120,20 +120,8 @@ class RecordFiles(FilesSource):
         return content, kept(content, self.index_kind, self.cache_dir, lambda: self.find_records(content))
 
     def compression_of(self, file: File) -> Compression | None:
-        """How a file is compressed. Text may begin as data of zlib do, so that has to be said.
-
-        Raises:
-            SourceError: It is compressed in a way that is not read.
-        """
-        if self.compression != "auto":
-            return self.compression
-        form = form_of(file)
-        if form not in (None, *get_args(Compression)):
-            raise SourceError(
-                f"{file.url} is compressed by {form}, which is not read here. Decompress it, or compress it by "
-                "Zstandard, gzip, bzip2 or xz."
-            )
-        return form  # type: ignore[return-value]  # checked above
+        """How a file is compressed; see `found_compression`."""
+        return found_compression(file, self.compression)
 
     @property
     def bounds(self) -> Integers:
@@ -181,6 +169,23 @@ def compressed(verb: str, compression: Any) -> Compressed:
     return compression  # type: ignore[no-any-return]
 
 
+def found_compression(file: File, said: Compressed) -> Compression | None:
+    """How a file is compressed, by its first bytes unless the user says it. Text may begin as data of zlib do.
+
+    Raises:
+        SourceError: It is compressed in a way that is not read.
+    """
+    if said != "auto":
+        return said
+    form = form_of(file)
+    if form not in (None, *get_args(Compression)):
+        raise SourceError(
+            f"{file.url} is compressed by {form}, which is not read here. Decompress it, or compress it by "
+            "Zstandard, gzip, bzip2 or xz."
+        )
+    return form  # type: ignore[return-value]  # checked above
+
+
 def require_local(what: str, path: str | os.PathLike[str]) -> None:
     """Refuses a URL, which would create a directory `s3:` here."""
     if isinstance(path, str) and "://" in path:
@@ -206,7 +211,7 @@ def decompressed(file: File, compression: str | None, cache_dir: str | None, enc
         return copy
 
     def content() -> Iterator[bytes]:
-        return pieces(file, compression) if encoding is None else _in_utf_8(file, compression, encoding)
+        return pieces(file, compression) if encoding is None else in_utf_8(file, compression, encoding)
 
     form = "compressed" if compression else f"in {encoding}"
     try:
@@ -384,7 +389,7 @@ def _by_pyarrow(stream: BinaryIO, compression: str) -> Iterator[bytes]:
             yield piece
 
 
-def _in_utf_8(file: File, compression: str | None, encoding: str) -> Iterator[bytes]:
+def in_utf_8(file: File, compression: str | None, encoding: str) -> Iterator[bytes]:
     """Yields the text of a file, in UTF-8.
 
     Raises:

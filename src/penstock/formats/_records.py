@@ -259,7 +259,6 @@ def from_jsonl(
     null_masks: Sequence[str] = (),
     encoding: str = "utf-8",
     compression: Literal["auto", "gzip", "zlib", "bz2", "xz", "zstd"] | None = "auto",
-    index: Literal["columns", "lines"] = "columns",
     cache_dir: str | os.PathLike[str] | None = None,
     storage_options: dict[str, Any] | None = None,
     cache: DiskCache | None = None,
@@ -269,25 +268,22 @@ def from_jsonl(
     An element is a dict of its values: numbers as int64 or float64, truth values, text, lists as arrays `(None,)`. An
     object in it is a dict, and a list of objects is a dict of lists. Text that looks like a time stays text. Blank
     lines are left out. A list of lists is an array `(None, None)`, so its lists are as long as each other in each line.
-    A line has at most 256 MiB, as a record of `from_csv`.
+    A line has at most 16 MiB, as a record of `from_csv`.
 
-    The types are the least that hold all lines of all files: numbers are float64 if one of them has a point. A key that
-    a line or a file lacks is null there. Integers beyond 2**53 that float64 would round have no common type with
-    floats: name one by `dtypes`. Where the kinds differ, such as text and numbers, the first one decides, and lines of
-    the other are errors, unless `dtypes` makes both text. The log has one line about files that differ.
+    The types are the least that hold all lines of all files: numbers are float64 if one of them has a point, and values
+    that differ in kind, such as numbers and text, are text. A key that a line or a file lacks is null there. Integers
+    beyond 2**53 that float64 would round have no common type with floats, and integers of 2**63 and more none at all:
+    name one by `dtypes`. The log has one line about files that differ.
 
-    When the spec or the length is first needed, all lines are read once, for their places and types; of files below
-    1 MiB at once. The result is kept as by `from_tfrecord`, and compressed files are decompressed as there.
-
-    When elements are first read, all lines are parsed to columns. They are kept beside the index, in an Arrow file that
-    every process maps. It takes about as much disk as the text; the log says how much. Other `columns`, `dtypes` or
-    nulls are another file. Lines are parsed when they are read, to the same elements, if `index="lines"`; if the text
-    has below 1 MiB or above 4 GiB in all; if a line cannot be read; and if columns cannot be written, or would take
-    more than 4 times the text.
+    The text is converted once, by DuckDB: when the spec, the length or an element is first needed, and at once if the
+    files have below 1 MiB. The result is an Arrow file beside the first file, or in `$XDG_CACHE_HOME/penstock` if that
+    folder cannot be written. It is read as by `from_arrow`, and made again when a file has changed. It takes about as
+    much disk as the text; the log and `print(ds)` say how much. Other `columns`, `dtypes` or nulls are another file.
+    What is compressed, behind a URL or not in UTF-8 is written to a temporary file meanwhile. A line that cannot be
+    converted is an error for all elements. Without room for the result use `from_text(paths).map(json.loads)`.
 
     Random access: yes. Order: that of the given paths; the files of a pattern by name.
-    Memory: 8 bytes a line in each process, and with columns 8 bytes a line for each of text; without them 2 MiB, the
-    largest line and what they parse to for each worker. While columns are made, some 200 MiB.
+    Memory: as `from_arrow`, and 8 bytes a line for each column of text. During the conversion some 500 MiB.
 
     Args:
         paths: A path, a pattern (`"train-*.jsonl"`), a URL (`s3://`, `gs://`, `https://`), or a list of these.
@@ -296,18 +292,18 @@ def from_jsonl(
             dtype of its values.
         fill_null: What stands in for nulls and for missing keys, as for `from_parquet`.
         null_masks: As for `from_parquet`.
-        encoding: As for `open`. Where lines cannot be found in it, as in UTF-16, the text is written again in UTF-8, as
-            compressed files are decompressed.
+        encoding: As for `open`.
         compression: `"auto"` detects gzip, bzip2, xz and Zstandard by the first bytes of a file.
-        index: `"columns"` keeps parsed columns beside the index of lines; `"lines"` parses lines when they are read.
-        cache_dir: The folder for the results, instead of beside the files.
+        cache_dir: The folder for the result, instead of beside the files.
         storage_options: See `from_tar`.
         cache: Keeps what is read from URLs on a local disk; see `DiskCache`.
 
     Raises:
-        ImportError: `pyarrow` is missing (extra `parquet`), or `obstore` or `fsspec` for a URL (extra `remote`).
-        SourceError: A file is missing. While reading: a line is no JSON object, is no text in this encoding, has a
-            value of another type, or lacks one. The message has the file and the number of the line.
+        ImportError: `duckdb` or `pyarrow` is missing (extra `text`), or `obstore` or `fsspec` for a URL (extra
+            `remote`).
+        SourceError: A file is missing; or, at the conversion, a line is no JSON object, is no text in this encoding, or
+            has a value that its dtype cannot hold. The message has the file, and the line or the row. While reading: a
+            value is null.
         SpecError: All values of a column are null and nothing stands in for them, or no array holds it. The message has
             the file.
 
@@ -317,12 +313,12 @@ def from_jsonl(
         >>> penstock.from_jsonl("two.jsonl")[0]
         {'text': 'one', 'ids': array([1, 2])}
     """
-    with needs("from_jsonl", "pyarrow"):
-        from penstock.formats import rowtext
+    with needs("from_jsonl", "duckdb", "pyarrow"):
+        from penstock.formats import _textarrow, rowtext
     asked = _openfile.asked("from_jsonl", paths)
     files, folder = _found("from_jsonl", asked, storage_options, cache, cache_dir)
-    form = rowtext.Format("jsonl", encoding=encoding)
-    source = rowtext.source(form, files, asked, columns, dtypes, fill_null, null_masks, compression, folder, index)
+    form = _textarrow.Format("jsonl", encoding=encoding)
+    source = rowtext.source(form, files, asked, columns, dtypes, fill_null, null_masks, compression, folder)
     return Dataset(SourceNode(source, "from_jsonl"))
 
 
@@ -338,19 +334,19 @@ def from_csv(
     null_masks: Sequence[str] = (),
     encoding: str = "utf-8",
     compression: Literal["auto", "gzip", "zlib", "bz2", "xz", "zstd"] | None = "auto",
-    index: Literal["columns", "lines"] = "columns",
     cache_dir: str | os.PathLike[str] | None = None,
     storage_options: dict[str, Any] | None = None,
     cache: DiskCache | None = None,
 ) -> Dataset:
     r"""Makes a dataset of the rows of CSV files, one file after the other, without their headers.
 
-    An element is a dict of the columns: numbers as int64 or float64, truth values, dates and times as pyarrow finds
-    them, else text. A field in quotes may have delimiters and ends of lines. A line ends in LF, CR LF or CR. Blank
-    lines are left out. An empty field, `NA` or `null` is null, but text stays as it is.
+    An element is a dict of the columns: numbers as int64 or float64, truth values (`true`, `false`), dates and times
+    as in ISO 8601, else text. Numbers with leading zeros are text. A field in quotes may have delimiters and ends of
+    lines. A line ends in LF, CR LF or CR, and all lines of a file in the same. Blank lines are left out. An empty
+    field, `NA` or `null` is null, but text stays as it is. A row has as many fields as the header.
 
-    Types, index, compressed files, random access, order and memory: as `from_jsonl`. A column whose rows differ in kind
-    is text. Headers may differ: columns are read by their names.
+    Conversion, types, random access, order and memory: as `from_jsonl`. Headers may differ: columns are read by their
+    names.
 
     Args:
         paths: A path, a pattern (`"train-*.csv"`), a URL (`s3://`, `gs://`, `https://`), or a list of these.
@@ -361,10 +357,9 @@ def from_csv(
         dtypes: Dtypes of columns in place of those found, such as `{"zip": "U"}`; `"U"` is text.
         fill_null: As for `from_parquet`.
         null_masks: As for `from_parquet`.
-        encoding: As for `from_jsonl`.
+        encoding: As for `open`.
         compression: `"auto"` detects gzip, bzip2, xz and Zstandard by the first bytes of a file.
-        index: As for `from_jsonl`.
-        cache_dir: The folder for the results, instead of beside the files.
+        cache_dir: As for `from_jsonl`.
         storage_options: See `from_tar`.
         cache: Keeps what is read from URLs on a local disk; see `DiskCache`.
 
@@ -378,12 +373,12 @@ def from_csv(
         >>> penstock.from_csv("two.csv")[0]
         {'name': 'a, b', 'size': np.int64(1)}
     """
-    with needs("from_csv", "pyarrow"):
-        from penstock.formats import rowtext
-    form = rowtext.Format("csv", delimiter, quote, None if names is None else tuple(names), encoding)
+    with needs("from_csv", "duckdb", "pyarrow"):
+        from penstock.formats import _textarrow, rowtext
+    form = _textarrow.Format("csv", delimiter, quote, None if names is None else tuple(names), encoding)
     asked = _openfile.asked("from_csv", paths)
     files, folder = _found("from_csv", asked, storage_options, cache, cache_dir)
-    source = rowtext.source(form, files, asked, columns, dtypes, fill_null, null_masks, compression, folder, index)
+    source = rowtext.source(form, files, asked, columns, dtypes, fill_null, null_masks, compression, folder)
     return Dataset(SourceNode(source, "from_csv"))
 
 
@@ -410,7 +405,8 @@ def from_text(
     Args:
         paths: A path, a pattern (`"train-*.txt"`), a URL (`s3://`, `gs://`, `https://`), or a list of these.
         by: `"line"`, or `"file"` for one element a file.
-        encoding: As for `from_jsonl`.
+        encoding: As for `open`. Where lines cannot be found in it, as in UTF-16, the text is written again in UTF-8, as
+            compressed files are decompressed.
         compression: `"auto"` detects gzip, bzip2, xz and Zstandard by the first bytes of a file.
         cache_dir: The folder for the results, instead of beside the files.
         storage_options: See `from_tar`.
