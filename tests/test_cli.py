@@ -186,7 +186,7 @@ def test_names_that_the_terminal_cannot_show_are_no_error(encoding, json_, tmp_p
     if json_:
         assert json.loads(run.stdout)["path"] == name
     else:
-        assert b"\\udcff.npy is a NumPy array" in run.stdout
+        assert b"\\udcff.npy is a .npy file" in run.stdout
 
 
 def test_ctrl_c_is_status_130_and_no_traceback(demo, monkeypatch):

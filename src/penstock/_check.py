@@ -132,45 +132,43 @@ def _section(title: str, failures: Sequence[Failure]) -> Iterator[str]:
 
 def check(node: Node, limit: int | None, executors: Sequence[str], timeout_s: float) -> CheckResult:
     """Implements `Dataset.check`. The states of `np.random` and `random` stay as they were."""
-    with seeded_globals():
-        return _check(node, limit, executors, timeout_s)
-
-
-def _check(node: Node, limit: int | None, executors: Sequence[str], timeout_s: float) -> CheckResult:
     unknown = [each for each in executors if each not in EXECUTORS]
     if isinstance(executors, str) or unknown:
         raise ArgumentTypeError(f"check(executors={executors!r}) needs a selection of {EXECUTORS}.")
     require_run_time()  # here, because a pass would only note the error
-    if limit is not None:
-        node = sliced(node, "take", str(limit), 0, limit, None)
-    if node.length == math.inf:
-        raise ArgumentError("check() goes through all elements, but this dataset is endless. Say how many: limit=1000.")
-    with ProgressLine("Checking", total=node.length if isinstance(node.length, int) else None) as line:
-        first = _Pass(node, "auto", timeout_s, line)
-    found: dict[str, list[str]] = {name: [] for name in (*_TEXTS, "compared", "remarks")}
-    found["stays"] = [str(error) for error in stay_behind(node)]
-    if first.ended_by in _LETHAL or any(each.exception in _LETHAL for each in first.failures):
-        found["remarks"].append("Worker processes failed, so that no function was called in this one.")
-    else:
-        for executor in executors:
-            if executor == first.executor:
-                continue
-            part = sliced(node, "take", str(COMPARED_COUNT), 0, COMPARED_COUNT, None)
-            try:
-                found["differences"] += _difference(first, _Pass(part, executor, timeout_s))
-                found["compared"].append(executor)
-            except (ArgumentError, TravelError) as error:
-                found["remarks"].append(f"Not compared with {executor}: {error}")
-        _call_functions(node, found)
-    return CheckResult(
-        elements=len(first.digests),
-        executor=first.executor,
-        bad=tuple(each for each in first.failures if each.exception != "SpecError"),
-        misfits=tuple(each for each in first.failures if each.exception == "SpecError"),
-        ended=first.ended,
-        are_batches=node.batch_size != 1,
-        **{name: tuple(dict.fromkeys(texts)) for name, texts in found.items()},
-    )
+    with seeded_globals():
+        if limit is not None:
+            node = sliced(node, "take", str(limit), 0, limit, None)
+        if node.length == math.inf:
+            raise ArgumentError(
+                "check() goes through all elements, but this dataset is endless. Say how many: limit=1000."
+            )
+        with ProgressLine("Checking", total=node.length if isinstance(node.length, int) else None) as line:
+            first = _Pass(node, "auto", timeout_s, line)
+        found: dict[str, list[str]] = {name: [] for name in (*_TEXTS, "compared", "remarks")}
+        found["stays"] = [str(error) for error in stay_behind(node)]
+        if first.ended_by in _LETHAL or any(each.exception in _LETHAL for each in first.failures):
+            found["remarks"].append("Worker processes failed, so that no function was called in this one.")
+        else:
+            for executor in executors:
+                if executor == first.executor:
+                    continue
+                part = sliced(node, "take", str(COMPARED_COUNT), 0, COMPARED_COUNT, None)
+                try:
+                    found["differences"] += _difference(first, _Pass(part, executor, timeout_s))
+                    found["compared"].append(executor)
+                except (ArgumentError, TravelError) as error:
+                    found["remarks"].append(f"Not compared with {executor}: {error}")
+            _call_functions(node, found)
+        return CheckResult(
+            elements=len(first.digests),
+            executor=first.executor,
+            bad=tuple(each for each in first.failures if each.exception != "SpecError"),
+            misfits=tuple(each for each in first.failures if each.exception == "SpecError"),
+            ended=first.ended,
+            are_batches=node.batch_size != 1,
+            **{name: tuple(dict.fromkeys(texts)) for name, texts in found.items()},
+        )
 
 
 @final

@@ -1,7 +1,6 @@
 """The command `penstock`. Importing it imports no framework. The demo imports its own when it runs."""
 
 import argparse
-import codecs
 import contextlib
 import io
 import os
@@ -45,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with contextlib.suppress(OSError), open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         return 141
-    except (penstock.PenstockError, OSError) as error:
+    except (penstock.PenstockError, ImportError, OSError) as error:
         text = f"penstock {options.command}: {lost_folder(error) or error}"
         print(printable(text, has_lines=True), file=sys.stderr)
         return 1
@@ -57,7 +56,7 @@ def _escape_unprintable() -> None:
     The C locale's UTF-8 passes such bytes on unchanged. That stays.
     """
     out = sys.stdout
-    if isinstance(out, io.TextIOWrapper) and (out.errors == "strict" or codecs.lookup(out.encoding).name != "utf-8"):
+    if isinstance(out, io.TextIOWrapper) and out.errors == "strict":
         out.reconfigure(errors="backslashreplace")
 
 

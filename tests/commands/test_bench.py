@@ -235,7 +235,7 @@ def test_a_picture_needs_matplotlib(run, monkeypatch, capsys):
 
     monkeypatch.setattr(ps.Report, "save", lack)
     assert cli.main(["bench", "data_of_mine.py:ds", "--seconds", "0.01", "--picture", "a.png"]) == 1
-    assert capsys.readouterr().err.endswith("penstock bench: --picture a.png: report().save() needs matplotlib.\n")
+    assert capsys.readouterr().err.endswith("penstock bench: report().save() needs matplotlib.\n")
 
 
 def test_a_picture_of_another_kind_is_refused_before_the_run(capsys):

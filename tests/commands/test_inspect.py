@@ -518,9 +518,7 @@ def test_a_picture_needs_matplotlib(monkeypatch, capsys):
 
     monkeypatch.setattr(ps, "show", lack)
     assert cli.main(["inspect", "a.npy", "--picture", "a.png"]) == 1
-    assert capsys.readouterr().err == (
-        "penstock inspect: --picture a.png: show() needs matplotlib: pip install matplotlib.\n"
-    )
+    assert capsys.readouterr().err == ("penstock inspect: show() needs matplotlib: pip install matplotlib.\n")
 
 
 @pytest.mark.parametrize("command", ["inspect", "check", "bench"])

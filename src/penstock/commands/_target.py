@@ -50,18 +50,6 @@ def say(text: str) -> None:
     print(printable(text, has_lines=True))
 
 
-def save_picture(save: Callable[[str], object], path: str) -> None:
-    """Saves a picture.
-
-    Raises:
-        ArgumentError: Matplotlib is missing.
-    """
-    try:
-        save(path)
-    except ImportError as error:
-        raise penstock.ArgumentError(f"--picture {path}: {error}") from None
-
-
 def workers(text: str) -> Any:
     """Parses a number of workers, or "auto"."""
     return text if text == "auto" else count(text)

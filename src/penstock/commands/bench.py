@@ -15,7 +15,7 @@ import penstock
 from penstock import Dataset, Report
 from penstock.base import _tree
 from penstock.base._units import size_text
-from penstock.commands._target import add_command, count, dataset_of, save_picture, say, workers
+from penstock.commands._target import add_command, count, dataset_of, say, workers
 from penstock.run.executors._registry import known_names
 
 BATCH_SIZE: Final = 32
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         say("\n".join(_lines(measured, report)))
     if options.picture is not None:
-        save_picture(report.save, options.picture)
+        report.save(options.picture)
     return 0
 
 

@@ -13,7 +13,7 @@ from penstock.base import _tree
 from penstock.base._spec import leaf_of, spec_of_leaf
 from penstock.base._units import size_text
 from penstock.commands._paths import recognise
-from penstock.commands._target import count, save_picture, say
+from penstock.commands._target import count, say
 from penstock.sources._remote import is_remote
 
 _WIDTH: Final = 110
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
         about["problem"] = str(error)
     say(json.dumps(about, indent=2) if options.json else "\n".join(_lines(about)))
     if options.picture is not None and found.dataset is not None:
-        save_picture(lambda path: penstock.show(found.dataset, path), options.picture)
+        penstock.show(found.dataset, options.picture)
     return 1 if about["problem"] else 0
 
 

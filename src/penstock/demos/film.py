@@ -106,10 +106,6 @@ def open_frames(path: str | os.PathLike[str]) -> Frames:
     low, high = float(values.min), float(values.max)
     if not low < high < math.inf:
         raise DemoError(f"{found}, with values from {low:g} to {high:g}, on which a model cannot train.")
-    if dtype == np.uint8:
-        low, high = 0.0, 255.0
-    elif low >= 0.0 and high <= 1.0:
-        low, high = 0.0, 1.0
     # A film has fewer channels than rows or columns.
     channels_axis = None if len(shape) == 2 else 0 if shape[0] <= shape[2] else 2
     return Frames(Path(path), dataset, shape, channels_axis, low, high)

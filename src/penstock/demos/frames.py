@@ -136,7 +136,7 @@ def _draw(out: Path, frames: Frames, model: Any, test: ps.Dataset) -> None:
 
     Errors are absolute values, on one scale.
     """
-    positions = np.linspace(0, len(test) - 1, PICTURE_ROWS).astype(int)
+    positions = np.linspace(0, len(test) - 1, PICTURE_ROWS + 2).astype(int)[1:-1]
     last, true = test[positions].batch(PICTURE_ROWS).cast("float32")[0]
     predicted = np.clip(np.asarray(model.predict_on_batch(last)), frames.low, frames.high)
     errors = np.abs(np.stack((predicted - true, last - true), axis=1))
