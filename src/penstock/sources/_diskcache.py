@@ -214,8 +214,6 @@ class CacheFolder:
         self._lock = threading.Lock()
         self._claimed: set[BlockName] = set()
         self._held: Counter[str] = Counter()
-        self._unreadable: set[BlockName] = set()
-        """Blocks that are there and cannot be read: they are not waited for."""
         self._numbers = itertools.count()
         self._boot = _boot()
         self.is_failing = False
@@ -322,7 +320,7 @@ class CacheFolder:
     # Blocks.
 
     def has(self, name: BlockName) -> bool:
-        return name not in self._unreadable and os.access(f"{self.path}/{name.path}", os.F_OK)
+        return os.access(f"{self.path}/{name.path}", os.F_OK)
 
     def read(self, name: BlockName, parts: Sequence[tuple[int, memoryview]]) -> bool:
         """Copies parts of a block into memory. False if the block is not there.
@@ -331,24 +329,18 @@ class CacheFolder:
             name: The block.
             parts: Where each part starts in the block, and its memory.
         """
-        try:
-            descriptor = os.open(f"{self.path}/{name.path}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError as error:
-            if not isinstance(error, FileNotFoundError):
-                self._unreadable.add(name)
-            return False
         size, trailer = name.stop - name.start, bytearray(_TRAILER_NBYTES)
         try:
-            if len(parts) == 1 and len(parts[0][1]) == size:
-                is_whole = os.preadv(descriptor, [parts[0][1], trailer], 0) == size + _TRAILER_NBYTES
-            else:
-                wanted = [*parts, (size, memoryview(trailer))]
-                is_whole = all(os.preadv(descriptor, [place], at) == len(place) for at, place in wanted)
+            descriptor = os.open(f"{self.path}/{name.path}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return False
+        try:
+            wanted = [*parts, (size, memoryview(trailer))]
+            is_whole = all(os.preadv(descriptor, [place], at) == len(place) for at, place in wanted)
             if is_whole and (trailer[8:] == self._boot or self._is_right(name, descriptor, trailer)):
-                self._unreadable.discard(name)
                 return True
-        except OSError:  # the disk fails, and may not delete it
-            self._unreadable.add(name)
+        except OSError:  # the disk fails
+            pass
         finally:
             os.close(descriptor)
         self.delete(name)

@@ -98,12 +98,10 @@ def _array_spec(leaf: Any, place: str) -> ArraySpec:
     where = f" at {place}" if place else ""
     if not isinstance(leaf, tf.TensorSpec):
         kind = type(leaf).__name__.removesuffix("Spec")
-        cure = {
-            "RaggedTensor": "dataset.map(lambda x: x.to_tensor())",
-            "SparseTensor": "dataset.map(tf.sparse.to_dense)",
-            "Dataset": "dataset.flat_map(lambda window: window.batch(size)), if it comes from window(size)",
-        }.get(kind, "map() of TensorFlow to make tensors of it")
-        raise SpecError(f"from_tf(): an element holds a {kind}{where}, which is no tensor. Use {cure}.")
+        raise SpecError(
+            f"from_tf(): an element holds a {kind}{where}, which is no tensor. Make tensors of it by TensorFlow: "
+            "map(lambda x: x.to_tensor()), map(tf.sparse.to_dense), or flat_map(lambda window: window.batch(size))."
+        )
     if leaf.shape.rank is None:
         raise SpecError(
             f"from_tf(): TensorFlow does not know how many axes the tensor{where} has. Tell it: "
