@@ -125,10 +125,15 @@ def has_rows(leaf: ArraySpec) -> bool:
     return leaf.is_bounded and not leaf.varies
 
 
+def rows_of(spec: Spec) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+    """Returns the dtype and the shape of the rows in each file of rows, by name."""
+    rows = {f"{n}.npy": (leaf.dtype, leaf.max_shape or ()) for n, leaf in enumerate(spec.leaves) if has_rows(leaf)}
+    return {**rows, "index.npy": (np.dtype("<u8"), (mark_nbytes(spec) // 8,))}
+
+
 def names(spec: Spec) -> list[str]:
     """Returns the names of the files beside `cache.json`."""
-    rows = [f"{number}.npy" for number, leaf in enumerate(spec.leaves) if has_rows(leaf)]
-    return [*rows, "index.npy", "rest.bin", "count", "lock"]
+    return [*rows_of(spec), "rest.bin", "count", "lock"]
 
 
 def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
@@ -162,22 +167,17 @@ def described(paths: dict[str, str], spec: Spec, length: int) -> tuple[tuple[Str
             raise SourceError(f"{paths[name]} has other rows.")
         return replace(file, shape=(length, *shape), dtype=dtype)  # .npy has no names for dtypes of other libraries
 
-    leaves = tuple(
-        rows(f"{number}.npy", leaf.dtype, leaf.max_shape) if has_rows(leaf) else None
-        for number, leaf in enumerate(spec.leaves)
-    )
-    return leaves, rows("index.npy", np.dtype("<u8"), (mark_nbytes(spec) // 8,))
+    found = {name: rows(name, *each) for name, each in rows_of(spec).items()}
+    return tuple(found.get(f"{number}.npy") for number in range(len(spec.leaves))), found["index.npy"]
 
 
 def _fill_files(paths: dict[str, str], spec: Spec, length: int, *, is_there: bool = False, mode: int = 0o600) -> None:
     """Gives new files their headers and sizes. They are holes, which take no disk."""
-    rows = {f"{number}.npy": (leaf.dtype, leaf.max_shape) for number, leaf in enumerate(spec.leaves) if has_rows(leaf)}
-    rows["index.npy"] = np.dtype("<u8"), (mark_nbytes(spec) // 8,)
+    rows = rows_of(spec)
     for name, path in paths.items():
         with open(path, "r+b" if is_there else "xb", opener=lambda path, flags: os.open(path, flags, mode)) as file:
             if name in rows:
                 dtype, shape = rows[name]
-                assert shape is not None
                 file.write(header(dtype, (length, *shape)))
                 file.truncate(file.tell() + length * math.prod(shape) * dtype.itemsize)
             elif name == "count":

@@ -41,6 +41,7 @@ from penstock.sources._cachefiles import (
     mark_nbytes,
     reading,
     row_nbytes,
+    rows_of,
 )
 from penstock.sources._cachevalues import decode, encode
 from penstock.sources._openfile import LocalFile
@@ -396,8 +397,7 @@ class _Recorder:
     def __init__(self, cache: OpenCacheFiles, lock: _Descriptor) -> None:
         self._cache, self._spec = cache, cache.files.spec
         self._lock: _Descriptor | None = lock
-        leaves = ((f"{number}.npy", file) for number, file in enumerate(cache.files.leaves) if file is not None)
-        self._rows = {**dict(leaves), "index.npy": cache.files.index}
+        self._rows = rows_of(self._spec)
         self._opened = {name: cache.opened[name] for name in (*self._rows, "rest.bin")}
         self._begin()
         self._outs = {
@@ -410,9 +410,11 @@ class _Recorder:
 
     def _write_headers(self, *, is_end: bool) -> None:
         for name, opened in self._opened.items():
-            file = self._rows.get(name)
-            head = b"" if file is None else header(file.dtype, (self._count, *file.row_shape))
-            opened.write(head, 0, is_end=is_end)
+            if name in self._rows:
+                dtype, shape = self._rows[name]
+                opened.write(header(dtype, (self._count, *shape)), 0, is_end=is_end)
+            else:
+                opened.write(b"", 0, is_end=is_end)
 
     def put(self, leaves: Leaves) -> None:
         if self._lock is not None:
