@@ -233,10 +233,9 @@ def image_dataset_from_directory(  # type: ignore[misc]  # it does not take all 
         made = made.shuffle(seed=key) if is_shuffled else made
         return made if batch_size is None else made.batch(batch_size)
 
-    if verbose and subset in ("training", "both"):
-        _tell(f"Using {len(training)} files for training.")
-    if verbose and subset in ("validation", "both"):
-        _tell(f"Using {len(validation)} files for validation.")
+    for name, part in (("training", training), ("validation", validation)):
+        if verbose and subset in (name, "both"):
+            _tell(f"Using {len(part)} files for {name}.")
     if subset == "both":
         return dataset(training, bool(shuffle)), dataset(validation, is_shuffled=False)
     return dataset(validation if subset == "validation" else training, bool(shuffle))
@@ -310,12 +309,13 @@ def from_image_files(
 
     from penstock.sources.images import ImageSource
 
-    if labels is None:
-        if class_names is not None:
-            raise ArgumentError(f"{verb}(class_names=...) names labels, and there are none: labels=[...].")
-        return Dataset(SourceNode(ImageSource(files, decoding, options=options, objects=objects), verb))
-    values, names = named_labels(verb, labels, len(files), class_names)
-    return Dataset(SourceNode(ImageSource(files, decoding, Labels(values), names, options, objects), verb))
+    kept, names = None, None
+    if labels is not None:
+        values, names = named_labels(verb, labels, len(files), class_names)
+        kept = Labels(values)
+    elif class_names is not None:
+        raise ArgumentError(f"{verb}(class_names=...) names labels, and there are none: labels=[...].")
+    return Dataset(SourceNode(ImageSource(files, decoding, kept, names, options, objects), verb))
 
 
 def _fit(verb: str, crops: Any, pads: Any) -> Literal["crop", "pad", "stretch"]:

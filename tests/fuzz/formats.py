@@ -253,7 +253,9 @@ def _open_sound(folder: Path) -> ps.Dataset:
 
 
 SOUND = Format(
-    {form: _sound(form) for form in ("WAV", "FLAC", "OGG", "AIFF")}, _open_sound, needs=("soundfile", "soxr", "scipy")
+    {form: _sound(form) for form in ("WAV", "FLAC", "OGG", "AIFF", "MP3")},
+    _open_sound,
+    needs=("soundfile", "soxr", "scipy", "av"),
 )
 
 NETCDF = Format({"3": _netcdf}, _open_netcdf, needs=("xarray", "scipy"), has_names=False)

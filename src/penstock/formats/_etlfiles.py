@@ -8,8 +8,7 @@ gap. An image is rows of pixels from the top, with ink high and paper low.
 import glob
 import os
 import re
-from dataclasses import dataclass
-from typing import Final, Literal, final
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +21,7 @@ from penstock.sources._openfile import File, described
 Bytes = npt.NDArray[np.uint8]
 
 
-@final
-@dataclass(frozen=True)
-class EtlLayout:
+class EtlLayout(NamedTuple):
     """The record of one part of the database."""
 
     record_nbytes: int

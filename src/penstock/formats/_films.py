@@ -93,6 +93,8 @@ def head_of(file: File, number: int | None) -> Head:
 
     with named(file), opened(file, number) as (container, stream):
         height, width, form = (getattr(stream.codec_context, name) for name in ("height", "width", "pix_fmt"))
+        if not height * width:
+            raise SourceError(f"{file.url} says no size of its frames. It is damaged.")
         streams = container.streams.video
         choices = sum(not each.disposition & Disposition.attached_pic for each in streams)
         return Head(height, width, form if dtype_of(form) else None, list(streams).index(stream), choices)

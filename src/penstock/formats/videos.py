@@ -177,15 +177,6 @@ class Metres(NamedTuple):
         return np.clip(metres, self.least, self.most).astype(np.float32)
 
 
-class VideoIndex(NamedTuple):
-    """The frames of all files."""
-
-    bounds: npt.NDArray[np.int64]
-    """See `bounds_of`."""
-    found: Sequence[Arrays]
-    """Those of each file, see `frames_of`."""
-
-
 @final
 @dataclass(frozen=True)
 class VideoSource(FilesSource):
@@ -227,24 +218,24 @@ class VideoSource(FilesSource):
         return ArraySpec((self.height, self.width, 1), dtype.newbyteorder("="))
 
     @cached_property
-    def index(self) -> VideoIndex:
-        """The frames. Reads what was kept, or each file."""
+    def found(self) -> Sequence[Arrays]:
+        """The frames of each file, see `frames_of`. Reads what was kept, or the file."""
 
         def found(place: int) -> Arrays:
             file, number = self.files[place], self.streams[place]
             name = f"{number}.index" if number else "index"
             return kept(file, f"frames of stream {number}", self.cache_dir, lambda: frames_of(file, number), name)
 
-        arrays = list(for_each(range(len(self.files)), found))
-        return VideoIndex(bounds_of(len(each["times"]) for each in arrays), arrays)
+        return list(for_each(range(len(self.files)), found))
 
-    @property
+    @cached_property
     def bounds(self) -> npt.NDArray[np.int64]:
-        return self.index.bounds
+        """See `bounds_of`."""
+        return bounds_of(len(each["times"]) for each in self.found)
 
     def times(self, number: int, places: Indices | slice = slice(None)) -> npt.NDArray[np.float64]:
         """The seconds of frames of a file, from its first one on."""
-        found = self.index.found[number]
+        found = self.found[number]
         numerator, denominator = found["base"].tolist()
         return (found["times"][places] - found["times"][0]) * numerator / denominator  # type: ignore[no-any-return]
 
@@ -389,7 +380,7 @@ class OpenVideoSource:
 
     def __init__(self, source: VideoSource) -> None:
         self._source = source
-        self._index = source.index
+        self._bounds, self._found = source.bounds, source.found
         self._lock = threading.Lock()
         self._idle: list[_Decoder] = []
         """The latest last."""
@@ -407,7 +398,7 @@ class OpenVideoSource:
         """See `plan/_order.py`."""
         self._mine.now = now
         if self._ahead is None or self._ahead.order is not order:
-            self._ahead = Ahead(order, now[0], self._kept.most, self._index.bounds)
+            self._ahead = Ahead(order, now[0], self._kept.most, self._bounds)
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests, file by file, in the order of time.
@@ -417,7 +408,7 @@ class OpenVideoSource:
         """
         for read in reads:
             outs = dict(zip(self._source.names, read.arrays, strict=True))
-            for number, places, rows in by_part(self._index.bounds, read.indices, read.rows):
+            for number, places, rows in by_part(self._bounds, read.indices, read.rows):
                 if "video" in outs:
                     outs["video"][rows] = number
                 if "time" in outs:
@@ -453,13 +444,13 @@ class OpenVideoSource:
             out: The frames of the batch.
         """
         numbers = np.fromiter(frames, np.int64)
-        for number, places, _ in by_part(self._index.bounds, numbers, slice(0, len(numbers))):
-            base = int(self._index.bounds[number])
+        for number, places, _ in by_part(self._bounds, numbers, slice(0, len(numbers))):
+            base = int(self._bounds[number])
             mine = (places + base).tolist()
             if (ahead := self._ahead) is None:
                 self._decode_file(number, mine, wanted, out, {})
                 continue
-            firsts = self._index.found[number]["firsts"]
+            firsts = self._found[number]["firsts"]
             begins = np.unique(firsts[places])
             ends = np.searchsorted(firsts, begins, "right")
             uses = ahead.uses(self._mine.now, base + np.searchsorted(firsts, begins), base + ends)
@@ -474,7 +465,7 @@ class OpenVideoSource:
         self, number: int, frames: list[int], wanted: Mapping[int, Indices], out: Frame, uses: Mapping[int, Uses]
     ) -> None:
         """Decodes frames of a file, writes those that are wanted, and keeps those that are used again."""
-        base = int(self._index.bounds[number])
+        base = int(self._bounds[number])
         while frames:
             try:
                 with self._decoder(number) as decoder:
@@ -497,7 +488,7 @@ class OpenVideoSource:
             idle = [place for place, each in enumerate(self._idle) if each.number == number]
             decoder = self._idle.pop(idle[-1]) if idle else None
         if decoder is None:
-            decoder = _Decoder(self._source, number, self._index.found[number])
+            decoder = _Decoder(self._source, number, self._found[number])
         try:
             yield decoder
         except BaseException:
