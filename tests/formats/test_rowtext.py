@@ -550,6 +550,23 @@ def test_text_may_have_another_encoding(tmp_path, encoding):
     assert ps.from_csv(tmp_path / "a.csv", encoding=encoding).select("b")[1] == {"b": 2}
 
 
+def test_a_header_that_is_no_text_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_bytes("é,b\n1,2\n".encode("latin-1"))
+    with pytest.raises(ps.SourceError, match=r"a\.csv: its header is no utf-8\. Name the encoding with encoding="):
+        ps.from_csv(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("size", [3 << 20, 20 << 20])
+def test_a_row_may_have_16_mib(tmp_path, size):
+    path = written(tmp_path / "a.csv", "x,y", "a" * size + ",1", "b,2")
+    if size < 16 << 20:
+        assert [len(each["x"]) for each in ps.from_csv(path)] == [size, 1]
+        return
+    with pytest.raises(ps.SourceError, match=r"a\.csv: .*Line: 2") as caught:
+        len(ps.from_csv(path))
+    assert len(str(caught.value)) < 1000
+
+
 def test_rows_wider_than_the_header_are_refused(tmp_path):
     with pytest.raises(ps.SourceError, match=r"a\.csv.*Line: 4"):
         ps.from_csv(written(tmp_path / "a.csv", "", "", "a,b", "1,2,3"))

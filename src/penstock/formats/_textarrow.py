@@ -33,6 +33,8 @@ PART_NBYTES: Final = 32 << 20
 """Values of this size become a record batch. A batch of shuffled rows costs some 0.1 ms for each that it touches."""
 NOTE: Final = b"penstock"
 """In the metadata of the last record batch: the paths of the leaves, the rows of each file, what the log says."""
+_ROW_NBYTES: Final = 16 << 20
+"""The largest row of CSV. That of JSON is the same, which is DuckDB's default."""
 _MOST_KEYS: Final = 4096
 """An object with more keys in a column is text: its keys are data."""
 _ROWS: Final = 2048
@@ -193,9 +195,10 @@ class Format:
         names, options = self._header(path)
         options |= {"columns": {f"c{place}": "VARCHAR" for place in range(len(names))}}
         options |= {"delim": self.delimiter, "quote": self.quote, "escape": self.quote}
+        options |= {"allow_quoted_nulls": False, "max_line_size": _ROW_NBYTES}
         query = (
             f"SELECT {', '.join(fields)} FROM read_csv($path, auto_detect=false, header=false, "
-            f"allow_quoted_nulls=false, {', '.join(f'{name}=${name}' for name in options)})"
+            f"{', '.join(f'{name}=${name}' for name in options)})"
         )
         if len(names) == 1:  # else DuckDB leaves blank lines out itself
             query += " WHERE c0 IS NOT NULL"
@@ -314,25 +317,15 @@ class Text:
 
     def _words(self, error: Exception, file: File, path: str) -> str:
         """What is wrong with a file, and what helps."""
-        if not isinstance(error, duckdb.Error):
-            return f"{error}."
-        words = " ".join(
-            re.split(r"\n\s*(?:Possible|Try|LINE 1|file =)", str(error))[0].replace(path, file.url).split()
-        )
-        if self.format.kind == "jsonl":  # DuckDB miscounts the lines of damaged JSON
-            with open(path, "rb") as lines:
-                for number, line in enumerate(lines, 1):
-                    try:
-                        if isinstance(json.loads(line.removeprefix(codecs.BOM_UTF8).strip() or "{}"), dict):
-                            continue
-                        fault = "it is another value"
-                    except (ValueError, RecursionError) as damage:
-                        fault = str(damage)
-                    words = f"line {number} is no JSON object: {fault}. It begins with {line[:60]!r}"
-                    break
+        words = re.split(r"\n\s*(?:Possible|Try|LINE 1|file =)", str(error))[0].replace(path, file.url)
+        words, cure = " ".join(re.sub(r"(\S{99})\S{99,}", r"\1...", words).split()).rstrip("."), ""
+        if isinstance(error, duckdb.Error):
+            cure = ' Mend it. A column of other values can be read as text: dtypes={"x": "U"}.'
+            if self.format.kind == "jsonl":  # DuckDB miscounts the lines of damaged JSON
+                words = _first_fault(path) or words
         if "utf-8" in words:
-            return f"{words.rstrip('.')}. Name the encoding with encoding=, such as 'latin-1'."
-        return f'{words.rstrip(".")}. Mend it. A column of other values can be read as text: dtypes={{"x": "U"}}.'
+            cure = " Name the encoding with encoding=, such as 'latin-1'."
+        return f"{words}.{cure}"
 
     def _large(self, name: str, values: Any) -> Iterator[str]:
         """Yields the columns and fields of floats that may be rounded integers, or larger than float64 holds."""
@@ -370,6 +363,20 @@ class Text:
                             f'{cure or "Read"} it as text: dtypes={{{name!r}: "U"}}.'
                         )
                 row += 1
+
+
+def _first_fault(path: str) -> str:
+    """The first line that is no JSON object, and why; empty if there is none."""
+    with open(path, "rb") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                if isinstance(json.loads(line.removeprefix(codecs.BOM_UTF8).strip() or "{}"), dict):
+                    continue
+                fault = "it is another value"
+            except (ValueError, RecursionError) as error:
+                fault = str(error)
+            return f"line {number} is no JSON object: {fault}. It begins with {line[:60]!r}"
+    return ""
 
 
 def _is_lost(number: str, most: float) -> bool:
