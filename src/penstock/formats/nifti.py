@@ -273,9 +273,6 @@ def _first_other(values: npt.NDArray[Any], found: npt.NDArray[Any]) -> Any:
     kind, holds = values.dtype, found.dtype
     if np.can_cast(kind, holds) and (kind.kind == holds.kind or kind.itemsize < holds.itemsize):
         return None  # NumPy calls int64 to float64 safe, too
-    most = 2 ** (np.finfo(found.dtype).nmant + 1) if found.dtype.kind in "fc" else np.iinfo(found.dtype).max
-    if values.dtype.kind != "c" and -most <= np.fmin.reduce(values, None) and np.fmax.reduce(values, None) <= most:
-        return None
     first = None
     for plane, other in zip(np.moveaxis(values, -1, 0), np.moveaxis(found, -1, 0), strict=True):
         if values.dtype.kind in "fc" and (plane != np.rint(plane)).any():

@@ -115,12 +115,6 @@ class FileList:
         """Returns some files in any order."""
         return FileList(self.root, self.base, self.folders, self.folder_of[order], self.names.take(order))
 
-    @property
-    def nbytes(self) -> int:
-        """The bytes of the arrays."""
-        tables = (self.folders, self.names)
-        return int(sum(each.nbytes for table in tables for each in vars(table).values()) + self.folder_of.nbytes)
-
 
 @final
 class Paths:

@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, Protocol, TypeVar, final
+from typing import Any, Final, Protocol, TypeVar, final
 
 from penstock.base._arguments import install
 from penstock.base._code import is_own
@@ -284,43 +284,27 @@ class _SystemFile:
             )
 
 
-class FsspecSettings(NamedTuple):
-    """The settings of fsspec that another process needs to read from a file system."""
+Settings = tuple[str, type, dict[str, dict[str, Any] | None]]
+"""A protocol, the class of its file system, which the program may have registered, and entries of `fsspec.config.conf`
+for the class, by protocol."""
 
-    protocol: str
-    kind: type
-    """The class of the file system, which the program may have registered."""
-    options: dict[str, dict[str, Any] | None]
-    """Entries of `fsspec.config.conf` for the class, by protocol."""
 
-    @classmethod
-    def of(cls, protocol: str) -> "FsspecSettings":
-        """Returns the settings of this process.
+def _settings_of(protocol: str) -> Settings:
+    """Returns the settings of fsspec in this process that another one needs to read from a file system.
 
-        Raises:
-            TypeError: The content of the file system exists only in this process.
-        """
-        import fsspec
-        from fsspec.implementations.memory import MemoryFileSystem
+    Raises:
+        TypeError: The content of the file system exists only in this process.
+    """
+    import fsspec
+    from fsspec.implementations.memory import MemoryFileSystem
 
-        kind = fsspec.get_filesystem_class(protocol)
-        if issubclass(kind, MemoryFileSystem):
-            raise TypeError(f"what {protocol}:// holds is in the memory of this process alone")
-        if (module := sys.modules.get(kind.__module__)) is not None and is_own(module):
-            raise TypeError(f"{kind.__name__}, which this program registered for {protocol}://, is no installed code")
-        names = (kind.protocol,) if isinstance(kind.protocol, str) else kind.protocol
-        return cls(protocol, kind, {name: fsspec.config.conf.get(name) for name in (protocol, *names)})
-
-    def adopt(self) -> None:
-        """Makes them the settings of this process."""
-        import fsspec
-
-        fsspec.register_implementation(self.protocol, self.kind, clobber=True)
-        for name, options in self.options.items():
-            if options is None:
-                fsspec.config.conf.pop(name, None)
-            else:
-                fsspec.config.conf[name] = options
+    kind = fsspec.get_filesystem_class(protocol)
+    if issubclass(kind, MemoryFileSystem):
+        raise TypeError(f"what {protocol}:// holds is in the memory of this process alone")
+    if (module := sys.modules.get(kind.__module__)) is not None and is_own(module):
+        raise TypeError(f"{kind.__name__}, which this program registered for {protocol}://, is no installed code")
+    names = (kind.protocol,) if isinstance(kind.protocol, str) else kind.protocol
+    return protocol, kind, {name: fsspec.config.conf.get(name) for name in (protocol, *names)}
 
 
 def protocols_of(url: str) -> Iterator[str]:
@@ -336,17 +320,24 @@ def sent(urls: Sequence[str], kind: Callable[..., T], values: tuple[Any, ...]) -
     trip = journey()
     if trip is None or not (urls := [url for url in urls if not _store.is_native(url)]):
         return None
-    protocols = sorted({protocol for url in urls for protocol in protocols_of(url)})
-    for protocol in protocols:
-        if (FsspecSettings, protocol) not in trip.found:
-            trip.found[FsspecSettings, protocol] = FsspecSettings.of(protocol)
-    return arrive, (tuple(trip.found[FsspecSettings, protocol] for protocol in protocols), kind, values)
+    settings = []
+    for protocol in sorted({protocol for url in urls for protocol in protocols_of(url)}):
+        if (sent, protocol) not in trip.found:
+            trip.found[sent, protocol] = _settings_of(protocol)
+        settings.append(trip.found[sent, protocol])
+    return arrive, (settings, kind, values)
 
 
-def arrive(settings: Sequence[FsspecSettings], kind: Callable[..., T], values: tuple[Any, ...]) -> T:
+def arrive(settings: Sequence[Settings], kind: Callable[..., T], values: tuple[Any, ...]) -> T:
     """Makes an object that names URLs in another process, after adopting the settings of the sender."""
-    for each in settings:
-        each.adopt()
+    import fsspec
+
+    for protocol, system, entries in settings:
+        fsspec.register_implementation(protocol, system, clobber=True)
+        for name, options in entries.items():
+            fsspec.config.conf.pop(name, None)
+            if options is not None:
+                fsspec.config.conf[name] = options
     return kind(*values)
 
 
@@ -398,17 +389,10 @@ def _printable_cause(error: Exception) -> Exception:
     seen: list[BaseException] = []
     while led is not None and led not in seen:
         seen.append(led)
-        if any(printable(text, has_lines=True) != text for text in (words_of(led), _repr(led))):
+        if any(printable(text, has_lines=True) != text for text in (words_of(led), repr(led))):
             return StoreError(_status(error), printable(words_of(error)))
         led = led.__cause__ or led.__context__
     return error
-
-
-def _repr(error: BaseException) -> str:
-    try:
-        return repr(error)
-    except Exception:  # of any type: it is code of a client
-        return ""
 
 
 def _pause_s(count: int, error: Exception) -> float | None:
