@@ -13,6 +13,7 @@ from penstock.native._dtypes import KINDS, dtypes_of
 from tests.native.engines import ENGINES, MODULES, open_engine
 
 NATIVE = {name: module for name, module in MODULES.items() if name == "native"}
+NATIVE_DTYPES = [np.dtype(kind) for kind in KINDS]
 DTYPES = [np.dtype(order + kind) for kind in KINDS for order in ("<", ">")]
 
 
@@ -52,7 +53,7 @@ def plans(draw):
         places = places and places[: len(rows)]
         if copies and draw(st.booleans()) and (copies[-1][1] < len(array)).all():  # columns of a table share their rows
             rows, places = copies[-1][1], copies[-1][3]
-        dtype = draw(st.one_of(st.just(array.dtype), st.sampled_from(DTYPES)))
+        dtype = draw(st.one_of(st.just(array.dtype), st.sampled_from(NATIVE_DTYPES)))
         if array.dtype.kind == "f" and dtype.itemsize == 4 and dtype.kind == "u":
             dtype = array.dtype  # NumPy's result depends on the place in the array, see below
         copies.append((array, rows, dtype, places, draw(st.sampled_from([0, 0, 3]))))
@@ -174,7 +175,7 @@ def test_padding_writes_within_its_rows(implementation):
 
 
 def special_numbers(dtype):
-    """Every half, and for other types numbers at all borders, infinities and NaNs of several bit patterns."""
+    """Every number of up to 16 bits; of larger types numbers at all borders, infinities, NaNs of several patterns."""
     rng = np.random.default_rng(0)
     if dtype.itemsize <= 2:
         bits = np.arange(2 ** (8 * dtype.itemsize)).astype(f"u{dtype.itemsize}")
@@ -205,8 +206,8 @@ def test_conversions_are_those_of_astype_bit_for_bit(source, implementation):
     numbers = special_numbers(np.dtype(source))
     with open_engine(implementation, 1) as engine, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for job, (out, source_order, out_order) in enumerate(itertools.product(KINDS, "<>", "<>")):
-            source_dtype, out_dtype = np.dtype(source_order + source), np.dtype(out_order + out)
+        for job, (out, source_order) in enumerate(itertools.product(KINDS, "<>")):
+            source_dtype, out_dtype = np.dtype(source_order + source), np.dtype(out)
             values = numbers.astype(source_dtype) if source_dtype != numbers.dtype else numbers
             if source == "b1":
                 values = numbers.view(np.uint8).view("b1")
@@ -226,7 +227,7 @@ def test_conversions_are_those_of_astype_bit_for_bit(source, implementation):
 
 
 def test_conversions_have_inverse_codes():
-    for source, out in itertools.product(DTYPES, DTYPES):
+    for source, out in itertools.product(DTYPES, NATIVE_DTYPES):
         code = conversion(source, out)
         assert (code is None) == (source == out)
         assert code is None or dtypes_of(code) == (source, out)

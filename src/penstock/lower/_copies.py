@@ -18,6 +18,7 @@ from penstock.base._spec import Spec
 from penstock.lower._rewrite import over
 from penstock.lower._share import Share, most_rows
 from penstock.memory._rows import Indices, Rows, places_of, positions_of
+from penstock.native import conversion
 from penstock.plan._cast import Cast
 from penstock.plan._node import Length, Node, OneInput, OneToOne, Reorder
 from penstock.plan._own_rows import OwnRows
@@ -25,9 +26,6 @@ from penstock.plan._reader import Gather, OpenSources, Reader
 from penstock.plan._source import Read, Source
 from penstock.plan._source_node import SourceNode
 from penstock.plan._windows import Windows
-
-_NUMERIC = frozenset("biuf")
-
 
 Copy = tuple[int, int, Indices, Indices | None, int]
 """Rows of one array that go to one leaf of a batch: `(array, leaf, rows, places, first)`.
@@ -291,9 +289,11 @@ def _require_one_cast(node: Cast) -> None:
         if isinstance(each, Cast):
             raise _NotCopiesError
         below += each.inputs
-    leaves = (*node.spec.leaves, *node.source.spec.leaves)
-    if not all(leaf.dtype.kind in _NUMERIC for leaf in leaves):
-        raise _NotCopiesError
+    try:
+        for given, made in zip(node.source.spec.leaves, node.spec.leaves, strict=True):
+            conversion(given.dtype, made.dtype)
+    except TypeError as error:
+        raise _NotCopiesError from error
 
 
 def _windowed(array: Any, size: int, stride: int) -> Any:

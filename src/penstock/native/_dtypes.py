@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import DTypeLike
 
-KINDS: Final = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
+KINDS: Final = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
 """In the order of `Kind` in core.hpp."""
 
 
@@ -17,16 +17,16 @@ def conversion(source: DTypeLike, out: DTypeLike) -> int | None:
         out: Type of the destination's.
 
     Raises:
-        TypeError: The engine does not convert this pair, such as complex numbers, text or dates.
+        TypeError: The engine does not convert this pair. Examples: half floats, complex numbers, text.
     """
     source, out = np.dtype(source), np.dtype(out)
     if source == out:
         return None
     names = [f"{dtype.kind}{dtype.itemsize}" for dtype in (source, out)]
-    if not set(names) <= set(KINDS):
+    if not set(names) <= set(KINDS) or not out.isnative:
         raise TypeError(f"the copy engine does not convert {source} to {out}")
     first, second = (KINDS.index(name) + 1 for name in names)
-    return first | second << 4 | (not source.isnative) << 8 | (not out.isnative) << 9
+    return first | second << 4 | (not source.isnative) << 8
 
 
 def dtypes_of(code: int) -> tuple[np.dtype, np.dtype]:
@@ -35,7 +35,7 @@ def dtypes_of(code: int) -> tuple[np.dtype, np.dtype]:
     Raises:
         ValueError: The number is no conversion.
     """
-    if not (0 < code < 1 << 10 and 0 < code & 15 <= len(KINDS) and 0 < code >> 4 & 15 <= len(KINDS)):
+    if not (0 < code < 1 << 9 and 0 < code & 15 <= len(KINDS) and 0 < code >> 4 & 15 <= len(KINDS)):
         raise ValueError(f"{code} is not a conversion")
     source, out = np.dtype(KINDS[(code & 15) - 1]), np.dtype(KINDS[(code >> 4 & 15) - 1])
-    return source.newbyteorder() if code & 256 else source, out.newbyteorder() if code & 512 else out
+    return source.newbyteorder() if code & 256 else source, out

@@ -23,7 +23,7 @@ namespace penstock {
 // ---------------------------------------------------------------------------------------------- conversions
 
 // Numeric types, in the order of `_KINDS` in `_dtypes.py`.
-enum Kind : uint8_t { B1, I1, I2, I4, I8, U1, U2, U4, U8, F2, F4, F8, KIND_COUNT };
+enum Kind : uint8_t { B1, I1, I2, I4, I8, U1, U2, U4, U8, F4, F8, KIND_COUNT };
 
 using ConvertFunction = void (*)(const uint8_t *source, uint8_t *out, int64_t count);
 
@@ -31,7 +31,7 @@ using ConvertFunction = void (*)(const uint8_t *source, uint8_t *out, int64_t co
 struct Conversion {
     ConvertFunction function = nullptr; // null if only the byte order changes
     int32_t source_nbytes = 1, out_nbytes = 1;
-    int32_t source_swap = 0, out_swap = 0; // bytes of the numbers to reverse; 0: native order
+    int32_t source_swap = 0; // bytes of the source's numbers to reverse; 0: native order
     bool is_plain = true;
 
     int64_t converted(int64_t nbytes) const { return nbytes / source_nbytes * out_nbytes; }

@@ -301,16 +301,6 @@ PyObject *sparse_source(PyObject *, PyObject *args) {
 }
 
 size_t Parts::at(int64_t row) const {
-    // Most tables have parts of one size, but for the last: then this is the part, or the one before it.
-    const auto guess = static_cast<size_t>(static_cast<double>(row) * sources.size() / bounds.back());
-    for (size_t part = guess; part + 1 > guess && part < sources.size(); part--) {
-        if (bounds[part] <= row && row < bounds[part + 1]) {
-            return part;
-        }
-        if (part == 0 || part < guess) {
-            break;
-        }
-    }
     return std::upper_bound(bounds.begin() + 1, bounds.end() - 1, row) - bounds.begin() - 1;
 }
 
