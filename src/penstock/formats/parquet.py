@@ -123,20 +123,15 @@ class TableSource(Tabular, FilesSource):
         verb, first = f"from_{self.kind}", self.files[0]
         every: dict[str, Any] = {}
         for file, facts in zip(self.files, self.index, strict=True):
-
-            def refuse(one: Any, other: Any, file: File = file) -> NoReturn:
-                raise SpecError(f"{one} there, and {other} in {file.url}")
-
             for name, kind in facts.types.items():
+                mine = self.dtypes.applied(name, kind, has_more=True)
                 try:
-                    every[name] = least(
-                        every.get(name, pa.null()), self.dtypes.applied(name, kind, has_more=True), refuse
-                    )
+                    every[name] = least(every.get(name, pa.null()), mine, _refuse)
                 except SpecError as error:
                     raise SpecError(
                         f"{verb}(): no type holds column {name!r} of all files: {first.url} and files after it have "
-                        f'{error}. Say one, such as dtypes={{{name!r}: "U"}} for text; or leave it out with '
-                        "columns=[...]."
+                        f'{error} in {file.url}. Say one, such as dtypes={{{name!r}: "U"}} for text; or leave it out '
+                        "with columns=[...]."
                     ) from None
         there = list(dict.fromkeys(name for facts in self.index for name in facts.names))
         self.dtypes.require(verb, str(self), there)
@@ -456,6 +451,10 @@ class OpenTableSource:
         self._footer.cache_clear()
         if self._blocks is not None:
             self._blocks.close()
+
+
+def _refuse(one: Any, other: Any) -> NoReturn:
+    raise SpecError(f"{one} there, and {other}")
 
 
 def source(

@@ -321,16 +321,18 @@ class OpenSparse:
                     raise self._rows.error_of(error) from error
                 return
         for read in reads:
+            places = positions_of(read.rows, len(read.arrays[0]))
             for rows, ends, columns, values in self._spans(read.indices):
+                self._require_once(read.indices[rows], ends, columns)
+                here = places[rows]
                 if self._source.is_dense:
-                    self._scatter(read, rows, ends, columns, values)
+                    read.arrays[0][here] = 0
+                    read.arrays[0][np.repeat(here, np.diff(ends)), columns] = values
                     continue
-                self._require_once(read.indices[rows.start : rows.stop], ends, columns)
-                places = positions_of(read.rows, len(read.arrays[0]))[rows.start : rows.stop].tolist()
                 spans = list(zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True))
                 for out, found in zip(read.arrays, (columns, values), strict=True):
                     native_order = found.astype(found.dtype.newbyteorder("="), copy=False)
-                    for place, (begin, end) in zip(places, spans, strict=True):
+                    for place, (begin, end) in zip(here.tolist(), spans, strict=True):
                         span = native_order[begin:end]
                         out[place] = span if read.may_borrow else span.copy()
 
@@ -345,7 +347,7 @@ class OpenSparse:
         return self._matrix
 
     def _require_once(self, indices: Indices, ends: Indices, columns: npt.NDArray[Any]) -> None:
-        """Refuses columns that the matrix has not, and those that come twice; `_scatter` leaves it to the engine."""
+        """Refuses columns that the matrix has not, and those that come twice."""
         wrong = np.flatnonzero((columns < 0) | (columns >= self._source.shape[1]))
         if len(wrong):
             row = int(indices[np.searchsorted(ends, wrong[0], "right") - 1])
@@ -357,7 +359,7 @@ class OpenSparse:
             if counts.max() > 1:
                 raise self._source.twice(int(indices[number]), int(found[np.argmax(counts)]))
 
-    def _spans(self, indices: Indices) -> Iterator[tuple[range, Indices, npt.NDArray[Any], npt.NDArray[Any]]]:
+    def _spans(self, indices: Indices) -> Iterator[tuple[slice, Indices, npt.NDArray[Any], npt.NDArray[Any]]]:
         """Yields some of the rows that are asked for, where their spans end, and the numbers of their spans."""
         source = self._source
         starts = source.bounds[indices]
@@ -368,12 +370,15 @@ class OpenSparse:
             ends = np.concatenate(([0], np.cumsum(sizes[first:stop])))
             found = [np.empty(int(ends[-1]), vector.dtype) for vector in self._numbers]
             for vector, opened, out in zip(self._numbers, self._vectors, found, strict=True):
-                if opened is None:
+                if vector.array is not None:
+                    spans = zip(starts[first:stop].tolist(), sizes[first:stop].tolist(), strict=True)
+                    np.concatenate([vector.array[start : start + size] for start, size in spans], out=out)
+                elif opened is None:
                     self._copy(vector, indices[first:stop], starts[first:stop], ends, out)
                 elif len(out):
                     firsts = np.repeat(starts[first:stop] - ends[:-1], sizes[first:stop])
                     opened.read_into(np.arange(ends[-1]) + firsts, out)
-            yield range(first, stop), ends, found[0], found[1]
+            yield slice(first, stop), ends, found[0], found[1]
 
     def _copy(self, vector: Numbers, rows: Indices, starts: Indices, ends: Indices, out: npt.NDArray[Any]) -> None:
         """Copies spans of a vector that lies in a file."""
@@ -396,20 +401,6 @@ class OpenSparse:
         if len(indices) and self._rows is not None and self._rows.files:
             with suppress(OSError, PenstockError):
                 native.announce(self._engine_source(int(indices[0])), indices)
-
-    def _scatter(
-        self, read: Read, rows: range, ends: Indices, columns: npt.NDArray[Any], values: npt.NDArray[Any]
-    ) -> None:
-        matrix = native.Engine.sparse(
-            ends, Numbers(ArraySource(columns)).opened(), Numbers(ArraySource(values)).opened(), self._source.shape[1]
-        )
-        (out,) = read.arrays
-        places = positions_of(read.rows, len(out))[rows.start : rows.stop]
-        try:
-            native.copy([(matrix, np.arange(len(rows)), out, places, None)])
-        except native.CopyError as error:
-            row, at = int(read.indices[rows[error.element]]), error.found_nbytes
-            raise (self._source.outside if error.errno == errno.EDOM else self._source.twice)(row, at) from error
 
     def close(self) -> None:
         """Closes the vectors."""
