@@ -241,31 +241,24 @@ class Dtypes:
         columns = [name if name in there else name.partition(".")[0] for name, _ in self.named]
         chosen(verb, "dtypes", tuple(dict.fromkeys(columns)), url, there)
 
-    def applied(self, name: str, kind: Any, *, has_more: bool = False) -> Any:
+    def applied(self, name: str, kind: Any) -> Any:
         """The type of a column, or of a field, with the dtypes that are named.
 
         Times and durations stay what they are, unless they are read as text. Their numbers depend on the unit, so
-        `leaves_of` takes these when the least type of all files is known.
+        `leaves_of` takes these when the least type of all files is known. So does a column without a value.
 
         Args:
             name: The name of the column or of the field.
             kind: Its type.
-            has_more: Whether other files may say what a column without a value is.
         """
-        for each, dtype in self.named:
-            if each == name:
-                value = plain(inmost(kind))
-                is_kept = np.dtype(dtype).kind != "U" and (
-                    kinds.is_temporal(value) or (has_more and kinds.is_null(value))
-                )
-                return with_values(kind, value if is_kept else arrow_of(np.dtype(dtype)))
-        if kinds.is_struct(kind):
-            return pa.struct(
-                [(part.name, self.applied(f"{name}.{part.name}", part.type, has_more=has_more)) for part in kind]
-            )
-        if is_list(kind) and kinds.is_struct(kind.value_type):
-            inner = self.applied(name, kind.value_type, has_more=has_more)
-            return pa.list_(inner, kind.list_size if kinds.is_fixed_size_list(kind) else -1)
+        dtype, value = dict(self.named).get(name), inmost(kind)
+        if dtype is not None:
+            value = plain(value)
+            is_kept = np.dtype(dtype).kind != "U" and (kinds.is_temporal(value) or kinds.is_null(value))
+            return with_values(kind, value if is_kept else arrow_of(np.dtype(dtype)))
+        if kinds.is_struct(value):
+            parts = [(part.name, self.applied(f"{name}.{part.name}", part.type)) for part in value]
+            return with_values(kind, pa.struct(parts))
         return kind
 
 

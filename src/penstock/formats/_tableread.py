@@ -66,8 +66,6 @@ class Footer(NamedTuple):
     """The types of those that are read."""
     rows: Sequence[int] = ()
     """The rows of each row group."""
-    schema: Any = None
-    """Of Arrow: all columns and their types."""
     stored: Mapping[tuple[str, ...], Mapping[int, ColumnChunk]] = {}
     """By the path of a leaf, what is known of its values in each row group; of values of one size nothing need be."""
 
@@ -110,7 +108,7 @@ def read_facts(kind: Kind, file: File, columns: Sequence[str] | None) -> Footer:
         types = {name: schema.field(name).type for name in wanted}
         numbers = stored_numbers(schema)  # here, where a name that is no text names the file
         if kind == "arrow":
-            return Footer(schema.names, types, schema=schema)
+            return Footer(schema.names, types)
         groups = [reader.metadata.row_group(number) for number in range(reader.num_row_groups)]
         if wanted and groups and _is_signed(file, reader.metadata):
             # Asked for an encrypted column chunk, pyarrow ends the process; reading one is an error.

@@ -124,7 +124,7 @@ class TableSource(Tabular, FilesSource):
         every: dict[str, Any] = {}
         for file, facts in zip(self.files, self.index, strict=True):
             for name, kind in facts.types.items():
-                mine = self.dtypes.applied(name, kind, has_more=True)
+                mine = self.dtypes.applied(name, kind)
                 try:
                     every[name] = least(every.get(name, pa.null()), mine, _refuse)
                 except SpecError as error:
@@ -141,8 +141,7 @@ class TableSource(Tabular, FilesSource):
         types = {name: every[name] for name in names}
         if not self.is_part:
             applied = (
-                {n: plain(self.dtypes.applied(n, kind, has_more=True)) for n, kind in facts.types.items()}
-                for facts in self.index
+                {n: plain(self.dtypes.applied(n, kind)) for n, kind in facts.types.items()} for facts in self.index
             )
             log_differences(verb, self.files, list(applied), types)
         leaves = leaves_of(verb, self._where, types, self.nulls, self.dtypes)
