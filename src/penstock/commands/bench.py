@@ -81,14 +81,13 @@ def measure(
     # has its first batch, because loaders that live at the same time share their worker processes.
     with dataset.loader(executor, workers) as loader:
         with dataset.loader(executor, workers) as warm:
-            ends_s, warm_up = time.perf_counter() + min(WARM_UP_S, seconds), ""
+            ends_s, is_empty = time.perf_counter() + min(WARM_UP_S, seconds), True
             for batch in warm:
                 _read(batch)
-                warm_up = "an epoch"
+                is_empty = False
                 if time.perf_counter() > ends_s:
-                    warm_up = f"{min(WARM_UP_S, seconds):g} s of an epoch"
                     break
-            if not warm_up:
+            if is_empty:
                 raise penstock.ArgumentError("An epoch gave nothing, because every element was left out.")
             batches = itertools.chain.from_iterable(itertools.repeat(loader))
             _read(next(batches))
@@ -103,7 +102,6 @@ def measure(
         report, length = loader.report(), loader.length
     return {
         "plan": repr(dataset).splitlines(),
-        "warm_up": warm_up,
         "seconds": elapsed_s,
         "batches": batch_count,
         "elements": element_count,
@@ -120,7 +118,7 @@ def _lines(measured: dict[str, Any], report: Report) -> Iterator[str]:
     size = f"{measured['elements']:,} elements, {size_text(measured['nbytes'])}"
     yield f"\n{measured['elements_per_s']:,.0f} elements/s, {size_text(int(measured['nbytes_per_s']))}/s"
     yield f"  measured   {size}, in {measured['seconds']:.1f} s{epochs}"
-    yield f"  before it  {measured['warm_up']}, to warm up"
+    yield f"  before it  an epoch, or {WARM_UP_S:g} s of one, to warm up"
     yield f"  consumer   reads every byte, and does nothing else\n\n{report}"
     for number, each in enumerate(_what_if(report)):
         now = " (as now)" if each.workers == (report.workers or 1) else ""
