@@ -302,7 +302,7 @@ def require_casts(verb: str, url: str, types: Mapping[str, Any], leaves: Sequenc
         SpecError: A column cannot be read as its dtype. The message has the file and the types.
     """
     for leaf in leaves:
-        if leaf.origin[0] in types and leaf.may_round and not leaf.masks:
+        if leaf.origin[0] in types and leaf.may_round:
             values = pa.nulls(0, types[leaf.origin[0]])
             for name in leaf.origin[1:]:
                 values = field_of(values, name)
@@ -327,14 +327,12 @@ def _leaves(path: tuple[str, ...], kind: Any, nulls: Nulls, dtypes: Dtypes) -> I
             f"column {'.'.join(path)!r} has two fields {twice[0]!r}, and an element is a dict. Leave the column out "
             "with columns=[...]."
         )
-    if kinds.is_struct(kind):
-        for part in kind:
-            yield from _leaves((*path, part.name), part.type, nulls, dtypes)
-    elif is_list(kind) and kinds.is_struct(kind.value_type):
+    if names:
         size = kind.list_size if kinds.is_fixed_size_list(kind) else -1
-        for part in kind.value_type:
-            yield from _leaves((*path, part.name), pa.list_(part.type, size), nulls, dtypes)
-    else:
+        for part in parts:
+            inner = part.type if kinds.is_struct(kind) else pa.list_(part.type, size)
+            yield from _leaves((*path, part.name), inner, nulls, dtypes)
+    elif not kinds.is_struct(parts):
         name, unit = ".".join(path), None
         dtype = dict(dtypes.named).get(name)
         value = inmost(kind)

@@ -29,7 +29,6 @@ from penstock.plan._pick import picked
 from penstock.plan._source_node import SourceNode
 
 Path = str | os.PathLike[str]
-_MAX_INFO_NBYTES: Final = 16 << 20
 _METRES: Final = {"depth_min": 0.01, "depth_max": 10.0, "shift": 3.5}
 """What LeRobot takes where `meta/info.json` says nothing."""
 
@@ -118,7 +117,7 @@ def _info(folder: str) -> dict[str, Any]:
     path = os.path.join(folder, "meta", "info.json")
     try:
         with open(path, "rb") as file:
-            found = json.loads(file.read(_MAX_INFO_NBYTES))
+            found = json.load(file)
     except FileNotFoundError:
         raise SourceError(f"{folder} is no folder of LeRobot: it has no meta/info.json.") from None
     except (OSError, ValueError, RecursionError) as error:

@@ -145,12 +145,8 @@ class TableSource(Tabular, FilesSource):
             )
             log_differences(verb, self.files, list(applied), types)
         leaves = leaves_of(verb, self._where, types, self.nulls, self.dtypes)
-        if self.dtypes.named:
-            known: list[dict[str, Any]] = []
-            for file, facts in zip(self.files, self.index, strict=True):
-                if facts.types not in known:
-                    known.append(facts.types)
-                    require_casts(verb, file.url, facts.types, leaves)
+        for file, facts in zip(self.files, self.index, strict=True):
+            require_casts(verb, file.url, facts.types, leaves)
         return leaves
 
     @property
