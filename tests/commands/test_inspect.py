@@ -372,7 +372,7 @@ def write_bytes(content: bytes):
         ("cut.nc", write_bytes(b"CDF\1" + bytes(3)), "a .nc file", "cut.nc cannot be opened. It is damaged"),
         ("table.dat", write_bytes(b"a,b\n1,2\n"), "a .dat file, which is unknown", r"begins with b'a,b\n1,2\n'"),
         ("empty", write_bytes(b""), "a nameless file, which is unknown", "Read other files with ps.from_files(paths)"),
-        ("cut.npy", write_bytes(b"\x93NUMPY\1\0"), "a .npy file", "cut.npy is truncated"),
+        ("cut.npy", write_bytes(b"\x93NUMPY\1\0"), "a .npy file", "cut.npy is not a .npy file that can be read"),
         ("cut.h5", write_bytes(b"\x89HDF\r\n\x1a\n123"), "a .h5 file", "It is damaged or not complete"),
         ("folder", os.mkdir, "a folder", "folder as a whole is no dataset of a known kind"),
     ],

@@ -4,7 +4,7 @@ One scale of brightness holds for a leaf of all shown elements, so that they can
 """
 
 import colorsys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,6 +16,8 @@ from penstock.base._errors import SpecError
 Pixels = npt.NDArray[np.uint8]
 """(height, width, 3 or 4)."""
 Array = npt.NDArray[Any]
+Painter = Callable[[Array], Pixels]
+"""Converts (height, width) or (height, width, 1, 3 or 4) to (height, width, 3 or 4) uint8."""
 
 CHANNELS: Final = (1, 3, 4)
 MOST_FRAMES: Final = 8
@@ -199,12 +201,12 @@ def _panels(arrays: Sequence[Array], *, are_windows: bool) -> tuple[list[Panel],
         notes.append(f"{MOST_FRAMES} of {longest:,} frames, spread evenly")
     strips = [[_thinned(frame) for frame in strip] for strip in strips]
     frames = [frame for strip in strips for frame in strip]
-    scales: dict[Any, _Classes | _Scale] = {}
+    painters: dict[Any, Painter] = {}
     for dtype in dict.fromkeys(frame.dtype for frame in frames):  # elements of a list may differ in dtype
         alike = [frame for frame in frames if frame.dtype == dtype]
-        scales[dtype] = _Classes.of(alike) or _Scale(alike)
-        notes += scales[dtype].notes
-    return [_side_by_side([scales[frame.dtype].pixels(frame) for frame in strip]) for strip in strips], notes
+        painters[dtype], found = _in_colours(alike) or _by_brightness(alike)
+        notes += found
+    return [_side_by_side([painters[frame.dtype](frame) for frame in strip]) for strip in strips], notes
 
 
 def _thinned(frame: Array) -> Array:
@@ -248,59 +250,52 @@ def _frames(array: Array, *, is_window: bool) -> list[Array]:
     return list(np.moveaxis(array, -1, 0) if array.shape[-1] < min(array.shape[:2]) else array)
 
 
-class _Classes:
-    """Colours for the classes of a mask, whose brightness would not tell them apart."""
+def _in_colours(frames: Sequence[Array]) -> tuple[Painter, list[str]] | None:
+    """Paints masks: integers of one channel, with few values, mostly equal to their neighbours. None for others.
 
-    def __init__(self, values: Array) -> None:
-        self._values = values
-        colours = [colorsys.hsv_to_rgb(number * 0.618 % 1, 0.75, 0.95) for number in range(len(values))]
-        self._colours = (np.array(colours) * 255).astype(np.uint8)
-        self._colours[values == 0] = 0
-        self.notes = [f"{len(values)} classes, {values[0]} to {values[-1]}: a colour each, and black for 0"]
+    Their brightness would not tell classes apart.
+    """
+    if any(frame.dtype.kind not in "iu" or (frame.ndim == 3 and frame.shape[-1] > 1) for frame in frames):
+        return None
+    if np.mean([np.mean(frame[:, 1:] == frame[:, :-1]) for frame in frames if frame.shape[1] > 1] or 0) < 0.7:
+        return None
+    values = np.unique(np.concatenate([np.unique(frame) for frame in frames]))
+    if not 2 < len(values) <= MOST_CLASSES:
+        return None
+    hues = [colorsys.hsv_to_rgb(number * 0.618 % 1, 0.75, 0.95) for number in range(len(values))]
+    colours = (np.array(hues) * 255).astype(np.uint8)
+    colours[values == 0] = 0
 
-    @classmethod
-    def of(cls, frames: Sequence[Array]) -> "_Classes | None":
-        """Accepts masks: integers of one channel, with few values, mostly equal to their neighbours."""
-        if any(frame.dtype.kind not in "iu" or (frame.ndim == 3 and frame.shape[-1] > 1) for frame in frames):
-            return None
-        if np.mean([np.mean(frame[:, 1:] == frame[:, :-1]) for frame in frames if frame.shape[1] > 1] or 0) < 0.7:
-            return None
-        values = np.unique(np.concatenate([np.unique(frame) for frame in frames]))
-        return cls(values) if 2 < len(values) <= MOST_CLASSES else None
+    def paint(frame: Array) -> Pixels:
+        return colours[np.searchsorted(values, frame.reshape(frame.shape[:2]))]
 
-    def pixels(self, frame: Array) -> Pixels:
-        """Converts (height, width) or (height, width, 1) to (height, width, 3) uint8."""
-        colours: Pixels = self._colours[np.searchsorted(self._values, frame.reshape(frame.shape[:2]))]
-        return colours
+    return paint, [f"{len(values)} classes, {values[0]} to {values[-1]}: a colour each, and black for 0"]
 
 
-class _Scale:
-    """One scale from values to brightness for all images of a leaf."""
+def _by_brightness(frames: Sequence[Array]) -> tuple[Painter, list[str]]:
+    """Paints all images of a leaf on one scale."""
+    finite = np.concatenate([frame[np.isfinite(frame)] for frame in frames])
+    least, most = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    low, high = _range(frames[0].dtype.kind, least, most)
+    notes = [] if (low, high) in _USUAL_RANGES[:3] else [f"black is {low:.4g}, white is {high:.4g}"]
+    if broken := sum(frame.size for frame in frames) - finite.size:
+        notes.append(f"{broken:,} values are NaN or infinite: magenta")
+    # A fourth channel of zeros is no opacity. It would make everything invisible.
+    has_alpha = any(frame.ndim == 3 and frame.shape[-1] == 4 and frame[..., 3].any() for frame in frames)
 
-    def __init__(self, frames: Sequence[Array]) -> None:
-        finite = np.concatenate([frame[np.isfinite(frame)] for frame in frames])
-        low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-        self.low, self.high = _range(frames[0].dtype.kind, low, high)
-        self.notes = []
-        if (self.low, self.high) not in _USUAL_RANGES[:3]:
-            self.notes.append(f"black is {self.low:.4g}, white is {self.high:.4g}")
-        if broken := sum(frame.size for frame in frames) - finite.size:
-            self.notes.append(f"{broken:,} values are NaN or infinite: magenta")
-        # A fourth channel of zeros is no opacity. It would make everything invisible.
-        self._has_alpha = any(frame.ndim == 3 and frame.shape[-1] == 4 and frame[..., 3].any() for frame in frames)
-
-    def pixels(self, frame: Array) -> Pixels:
-        """Converts (height, width) or (height, width, 1, 3 or 4) to (height, width, 3 or 4) uint8."""
+    def paint(frame: Array) -> Pixels:
         values = frame.astype(np.float64).reshape(*frame.shape[:2], -1)
-        finite = np.isfinite(values)
-        unit = (np.where(finite, values, self.low) - self.low) / (self.high - self.low or 1.0)
+        is_finite = np.isfinite(values)
+        unit = (np.where(is_finite, values, low) - low) / (high - low or 1.0)
         shown = (unit.clip(0, 1) * 255 + 0.5).astype(np.uint8)
         if shown.shape[-1] == 1:
             shown = np.repeat(shown, 3, axis=-1)
-        elif shown.shape[-1] == 4 and not self._has_alpha:
+        elif shown.shape[-1] == 4 and not has_alpha:
             shown = shown[..., :3]
-        shown[~finite.all(-1)] = (*_BROKEN, 255)[: shown.shape[-1]]
+        shown[~is_finite.all(-1)] = (*_BROKEN, 255)[: shown.shape[-1]]
         return shown
+
+    return paint, notes
 
 
 def _range(kind: str, low: float, high: float) -> tuple[float, float]:
