@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock import cli
 from tests.texts import assert_refused
 
 LOADER = (
@@ -228,33 +227,6 @@ def test_a_framework_that_is_missing_is_named_with_its_cure(call, adapter, lacks
     with pytest.raises(ModuleNotFoundError) as caught:
         function()
     assert str(caught.value).startswith(f"{call}() needs {lacks}: pip install {cure}")
-
-
-def test_a_current_folder_that_was_deleted_is_named(tmp_path, monkeypatch, capsys):
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    numbers = ps.range(4)
-    for call in (
-        lambda: ps.from_npy("x.npy"),
-        lambda: ps.from_image_files(["a.png"]),
-        lambda: ps.from_tfrecord("a.tfrecord"),
-        lambda: numbers.cache("kept"),
-        lambda: numbers.loader(on_error="skip", quarantine="failed.jsonl"),
-    ):
-        with pytest.raises(ps.SourceError, match=r"^The current folder was deleted, .* absolute paths\.$"):
-            call()
-    for command in (["inspect", "x.npy"], ["check", "train:dataset"]):
-        assert cli.main(command) == 1
-        assert f"penstock {command[0]}: The current folder was deleted, so" in capsys.readouterr().err
-    with pytest.raises(FileNotFoundError, match="nothing of the sort"):
-        ps.concatenate(_raises())  # by itself, and whole
-
-
-def _raises():
-    raise FileNotFoundError(2, "nothing of the sort", "x.npy")
-    yield
 
 
 PUBLIC = [

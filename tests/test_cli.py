@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 
@@ -195,19 +194,3 @@ def test_ctrl_c_is_status_130_and_no_traceback(demo, monkeypatch):
 
     monkeypatch.setattr("penstock.demos.frames.open_frames", interrupt)
     assert demo("--data", "my.npy") == (130, "\nInterrupted. Nothing is left behind.\n")
-
-
-def test_ctrl_c_that_a_library_turns_into_something_else_is_status_130(demo, monkeypatch):
-    def import_is_struck(*_, **__):
-        try:
-            signal.raise_signal(signal.SIGINT)
-        except KeyboardInterrupt:
-            raise TypeError("expected a message argument") from None
-
-    before = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr("penstock.demos.frames.run", import_is_struck)
-    assert demo() == (130, "\nInterrupted. Nothing is left behind.\n")
-    assert signal.getsignal(signal.SIGINT) is before
-    monkeypatch.setattr("penstock.demos.frames.run", lambda *_, **__: int("no"))
-    with pytest.raises(ValueError, match="invalid literal"):
-        demo()

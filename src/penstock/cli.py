@@ -8,8 +8,6 @@ import sys
 from collections.abc import Sequence
 
 import penstock
-from penstock.base._arguments import lost_folder
-from penstock.base._interrupts import ctrl_c_stays
 from penstock.base._printable import printable
 from penstock.commands import bench, check, doctor, inspect, materialize
 from penstock.commands._target import count
@@ -31,8 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _escape_unprintable()
     options = _parser().parse_args(arguments)
     try:
-        with ctrl_c_stays():
-            status = int(options.run(options))
+        status = int(options.run(options))
         if sys.stdout is not None:  # None after `>&-`
             sys.stdout.flush()
         return status
@@ -45,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         return 141
     except (penstock.PenstockError, ImportError, OSError) as error:
-        text = f"penstock {options.command}: {lost_folder(error) or error}"
+        text = f"penstock {options.command}: {error}"
         print(printable(text, has_lines=True), file=sys.stderr)
         return 1
 

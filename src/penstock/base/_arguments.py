@@ -1,8 +1,7 @@
 """Better errors for wrong calls, and checks of arguments.
 
-Covers unknown and missing arguments, several arguments in place of one tuple, data in place of an array, and relative
-paths after the current folder was deleted. Names from tf.data, torch and Keras are answered with the name used here, as
-in docs/coming-from/.
+Covers unknown and missing arguments, several arguments in place of one tuple, and data in place of an array. Names from
+tf.data, torch and Keras are answered with the name used here, as in docs/coming-from/.
 """
 
 import contextlib
@@ -20,7 +19,7 @@ from typing import Any, ClassVar, Final, NoReturn, TypeVar, get_args
 
 import numpy as np
 
-from penstock.base._errors import ArgumentError, ArgumentTypeError, PenstockError, SourceError, type_of
+from penstock.base._errors import ArgumentError, ArgumentTypeError, PenstockError, type_of
 from penstock.base._foreign_words import words
 from penstock.base._tracebacks import shorten
 
@@ -198,10 +197,6 @@ def explained(fn: _Function, options: Collection[str] = ()) -> _Function:
         except PenstockError as error:
             shorten(error)
             raise
-        except FileNotFoundError as error:
-            if lost := lost_folder(error):
-                raise SourceError(lost) from error
-            raise
 
     return call  # type: ignore[return-value]
 
@@ -222,20 +217,6 @@ def _require_flag(fn: Callable[..., Any], name: str, value: Any) -> None:
 def _called(fn: Callable[..., Any]) -> str:
     """The name that the user called: of a class, not of what begins its objects."""
     return fn.__qualname__.partition(".")[0] if fn.__name__ == "__init__" else fn.__name__
-
-
-def lost_folder(error: BaseException) -> str | None:
-    """The message about the current folder that is gone, if an error comes from that; Python's names nothing."""
-    if not isinstance(error, FileNotFoundError) or error.filename is not None:
-        return None
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        return (
-            "The current folder was deleted, so a path that does not begin at the root leads nowhere. Go to one that "
-            "is there (cd), also if another of the same name was made meanwhile, or give absolute paths."
-        )
-    return None
 
 
 def explained_methods(options: Collection[str]) -> Callable[[_Class], _Class]:
