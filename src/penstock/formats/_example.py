@@ -44,7 +44,7 @@ message_type {
 }
 """
 """TensorFlow's example.proto. An Example has no `feature_lists`: a SequenceExample has its lists there."""
-_DTYPES: Final = {"float_list": "float32", "int64_list": "int64"}
+_DTYPES: Final = {"float_list": np.dtype(np.float32), "int64_list": np.dtype(np.int64)}
 
 
 @cache
@@ -108,6 +108,8 @@ def _value(feature: Feature, message: Any) -> Any:
     if kind != "bytes_list":
         if spec.dtype != _DTYPES[kind]:
             raise ValueError(f"is a {kind}, and {spec} is another dtype. Read {_DTYPES[kind]}, then cast()")
+        if spec.shape == () and len(values) == 1:
+            return values[0]
         array = np.array(values, spec.dtype)
     elif len(values) == 1:
         array = np.frombuffer(values[0], spec.dtype)
