@@ -56,7 +56,6 @@ CASES = [
         "albumentations_map.py",
         "Albumentations in two worker processes and without: the same pictures",
         pytest.mark.framework,
-        _unless_installed("albumentations"),
     ),
     _case(
         "torchvision_map.py",
