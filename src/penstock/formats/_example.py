@@ -44,7 +44,7 @@ message_type {
 }
 """
 """TensorFlow's example.proto. An Example has no `feature_lists`: a SequenceExample has its lists there."""
-_DTYPES: Final = {"float_list": np.dtype(np.float32), "int64_list": np.dtype(np.int64)}
+_DTYPES: Final[dict[str, Any]] = {"float_list": np.dtype(np.float32), "int64_list": np.dtype(np.int64)}
 
 
 @cache

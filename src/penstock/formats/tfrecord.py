@@ -103,21 +103,19 @@ class OpenTFRecordSource(RecordFilesReader):
             SpecError: A feature is missing, or does not fit its spec.
         """
         source = self._source
-        for read, row, element, record in self.records(reads):
-            content = record[HEAD_NBYTES:-TAIL_NBYTES].copy()
+        for read, row, element, data in self.records(reads):
+            record = data.tobytes()
+            content = record[HEAD_NBYTES:-TAIL_NBYTES]
             if source.check_crc:
                 self._check(element, record, content)
             if source.wanted is None:
-                read.arrays[0][row] = content
+                read.arrays[0][row] = np.frombuffer(content, np.uint8).copy()
             else:
-                name = partial(source.describe, element)
-                read_example(source.wanted, content.tobytes(), read.arrays, row, name)
+                read_example(source.wanted, content, read.arrays, row, partial(source.describe, element))
 
-    def _check(self, element: int, record: npt.NDArray[np.uint8], content: npt.NDArray[np.uint8]) -> None:
+    def _check(self, element: int, record: bytes, content: bytes) -> None:
         """Compares all bytes of a record with their checksums."""
-        if record[:HEAD_NBYTES].tobytes() == _head(len(content)) and record[-TAIL_NBYTES:].tobytes() == _packed(
-            content
-        ):
+        if record[:HEAD_NBYTES] == _head(len(content)) and record[-TAIL_NBYTES:] == _packed(content):
             return
         (number,), (offset,), _ = self.ranges(np.array([element]))
         raise SourceError(
@@ -126,7 +124,7 @@ class OpenTFRecordSource(RecordFilesReader):
         )
 
 
-def _packed(data: Any) -> bytes:
+def _packed(data: bytes) -> bytes:
     """Returns the checksum of some bytes as it is stored."""
     checksum = google_crc32c.value(data)
     return struct.pack("<I", (checksum >> 15 | checksum << 17) + _MASK & 0xFFFFFFFF)
