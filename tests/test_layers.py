@@ -122,7 +122,6 @@ OPTIONAL = {
     "datasets": ("formats/huggingface.py",),
     "pyarrow": (
         "formats/huggingface.py",
-        "formats/_arrowsizes.py",
         "formats/_columns.py",
         "formats/_leasttypes.py",
         "formats/_leaves.py",
