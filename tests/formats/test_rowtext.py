@@ -550,6 +550,22 @@ def test_text_may_have_another_encoding(tmp_path, encoding):
     assert ps.from_csv(tmp_path / "a.csv", encoding=encoding).select("b")[1] == {"b": 2}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_rows_keep_their_order_in_a_large_file(tmp_path, kind):
+    path, count = tmp_path / f"a.{kind}", 200_000
+    with open(path, "w") as file:
+        file.write("id,text,score,label\n" * (kind == "csv"))
+        row = "{},some words that are here to take room,{},{}\n"
+        row = row if kind == "csv" else '{{"id":{},"text":"some words to take room","score":{},"label":{}}}\n'
+        file.writelines(row.format(number, number / 8, number % 10) for number in range(count))
+    ds = (ps.from_csv if kind == "csv" else ps.from_jsonl)(path).select("id", "score")
+    found = [(batch["id"], batch["score"]) for batch in ds.batch(100_000)]
+    ids, scores = map(np.concatenate, zip(*found, strict=True))
+    assert (ids == np.arange(count)).all()
+    assert (scores == np.arange(count) / 8).all()
+
+
 def test_a_header_that_is_no_text_is_refused(tmp_path):
     (tmp_path / "a.csv").write_bytes("é,b\n1,2\n".encode("latin-1"))
     with pytest.raises(ps.SourceError, match=r"a\.csv: its header is no utf-8\. Name the encoding with encoding="):

@@ -8,7 +8,6 @@ import csv
 import io
 import json
 import math
-import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,7 +43,7 @@ _EXACT: Final = float(1 << 53)
 _NUMBER: Final = re.compile(r"[-+.0-9eE]{5,}")
 """A number that a float may round or not hold, in text."""
 _CONFIG: Final[dict[str, Any]] = {
-    "threads": min(2, os.cpu_count() or 1),
+    "threads": 1,  # of several the rows of CSV came in another order (2.0.1), whatever preserve_insertion_order said
     "memory_limit": "512MB",
     "arrow_large_buffer_size": True,
     "autoinstall_known_extensions": False,
@@ -67,10 +66,10 @@ _STRUCTURES: Final = {name: kind for kind, name in _NAMES.items()} | {
 }
 """What types are called in the structure of JSON. The names of integers say only which signs they have."""
 _NULLS: Final = (
-    "('', '#N/A', '#N/A N/A', '#NA', '-1.#IND', '-1.#QNAN', '-NaN', '-nan', '1.#IND', '1.#QNAN', 'N/A', 'NA', 'NULL', "
-    "'NaN', 'n/a', 'nan', 'null')"
+    "list_contains(['', '#N/A', '#N/A N/A', '#NA', '-1.#IND', '-1.#QNAN', '-NaN', '-nan', '1.#IND', '1.#QNAN', 'N/A', "
+    "'NA', 'NULL', 'NaN', 'n/a', 'nan', 'null'], {0})"
 )
-"""What stands for null in CSV, but in text: what pyarrow and pandas take for it."""
+"""Whether a field of CSV that is no text stands for null, as in pyarrow and pandas."""
 _DATE: Final = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _TIME: Final = f"{_DATE}[ T][0-9]{{2}}:[0-9]{{2}}(:[0-9]{{2}})?"
 _CASES: Final = {
@@ -126,7 +125,7 @@ class Format:
             return types
         names, _ = self._header(path)
         cases = " ".join(f"WHEN {case} THEN {code}" for code, case in _CASES.items())
-        case = f"bit_or(CASE WHEN {{0}} IS NULL OR {{0}} IN {_NULLS} THEN 0 {cases} ELSE 64 END)"
+        case = f"bit_or(CASE WHEN {{0}} IS NULL OR {_NULLS} THEN 0 {cases} ELSE 64 END)"
         found = self._csv(
             connection, path, [case.replace("{0}", f"c{place}") for place in range(len(names))]
         ).fetchall()[0]
@@ -155,7 +154,7 @@ class Format:
             for name in names:
                 field = f"c{list(own).index(name)}"
                 is_text = _TEXT in (own[name], types[name])
-                typed = f"CASE WHEN {field} NOT IN {_NULLS} THEN {field} END::{_sql(types[name])}"
+                typed = f"CASE WHEN NOT {_NULLS.format(field)} THEN {field} END::{_sql(types[name])}"
                 fields.append(f"coalesce({field}, '')" if is_text else typed)
             found = self._csv(connection, path, fields or ["NULL"])
         for batch in found.to_arrow_reader(_ROWS):
