@@ -165,6 +165,7 @@ def test_announced_blocks_are_stored_and_read(remote):
     reader.announce(*arrays, 60.0)
     assert not here.log
     assert not reader._requested
+    assert not reader._pending
 
 
 def test_announcements_that_nobody_reads_give_their_claims_back(remote):

@@ -9,20 +9,24 @@ stays: a block of one element is wanted once an epoch, so another in its place i
 elements, and neighbours in a window want it soon. So new cells replace those that came last, which take 1/32 of the
 limit.
 
-Threads. Any number may read. `_lock` protects the tables. The reader that takes a block from its answer writes it.
+Threads. Any number may read. `_lock` protects the tables. Blocks are written by the threads of the fetcher when their
+request arrives, or by the reader if a block came in several requests.
 
 One download a block and host. `announce` and `read` claim a block before they request it, and leave what others have
 claimed. Each wait, and what ends it: a reader waits until such a block is there, or its claim is free, as after the
 death of the other process (the kernel frees it) or an error there. A process may also stand still, or two may wait for
 each other's queue; after `PATIENCE_S` the reader downloads the block for itself. It looks every `LOOK_S` whether its
-unit is still wanted. Claims of announcements that were never read are left `_KEPT` announcements later.
+unit is still wanted. `close` waits for blocks that are being written, at most `CLOSE_S`. Claims of announcements that
+were never read are left `_KEPT` announcements later.
 """
 
 import itertools
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple, Protocol, TypeVar, final
 
 import numpy as np
@@ -42,6 +46,8 @@ CELL_NBYTES: Final = 64 << 10
 OWN_NBYTES: Final = 32 << 10
 """Smaller ranges are read in cells."""
 PATIENCE_S: Final = 2.0
+CLOSE_S: Final = 5.0
+"""The time that `close` waits for blocks that are being written."""
 STREAM_NBYTES: Final = 1 << 20
 """The cells of files that a library reads by itself."""
 _CELL_SHARE: Final = 32
@@ -146,16 +152,27 @@ class BlockReader:
     ) -> None:
         self._cache, self._state_of = cache, state_of
         self._opened: CacheFolder | None = folder
-        self._fetcher = Fetcher(open_file, ahead_nbytes)
+        me = weakref.ref(self)
+
+        def arrived(number: int, start: int, data: memoryview) -> None:
+            if (reader := me()) is not None:
+                reader._arrived(number, start, data)
+
+        self._fetcher = Fetcher(open_file, ahead_nbytes, arrived)
         self._file_nbytes = sizes
         self._bases = np.concatenate(([0], np.cumsum(np.maximum(sizes, 1) + CELL_NBYTES)))
         """The number of each file's first byte among the bytes of all. It identifies a block."""
         self._seen = np.zeros(min(_MOST_SEEN, int(self._bases[-1]) // OWN_NBYTES + 1), np.bool_)
         """Whether blocks were on the disk when they were last read; see `_mark`. Announcements pass over them."""
         self._lock = threading.Lock()
+        self._stored = threading.Condition(self._lock)
+        self._storing_count = 0
+        """Threads that write a block; `close` waits for them, or the end of the process would lose what they have."""
         self._names: dict[int, tuple[str, str] | None] = {}
+        self._pending: dict[int, set[Block]] = {}
+        """Claimed blocks of each file that were requested."""
         self._requested: dict[Block, int] = {}
-        """Claimed blocks that the fetcher holds or requests, with the serial number of their announcement."""
+        """Blocks that the fetcher holds or requests, with the serial number of their announcement."""
         self._held: set[str] = set()
         self._serial = 0
         self._evicting = threading.Lock()
@@ -222,6 +239,8 @@ class BlockReader:
                 return False
         with self._lock:
             self._requested[block] = serial
+            if name is not None:
+                self._pending.setdefault(block.number, set()).add(block)
         return True
 
     def read(self, wanted: Sequence[tuple[int, int, Bytes]], asker: RetryBudget, spans: Spans | None) -> None:
@@ -263,8 +282,8 @@ class BlockReader:
         ends_s = time.monotonic() + PATIENCE_S
         for block in others:
             while not self._hit(block, missing[block]):
-                if (is_mine := self._request(block)) or time.monotonic() > ends_s:
-                    self._download([block], missing, asker, is_mine=is_mine)
+                if self._request(block) or time.monotonic() > ends_s:
+                    self._download([block], missing, asker)
                     break
                 asker.pause(LOOK_S)
 
@@ -281,49 +300,52 @@ class BlockReader:
         return ids // OWN_NBYTES % len(self._seen)
 
     def _download(
-        self,
-        blocks: Sequence[Block],
-        wanted: dict[Block, list[tuple[int, Bytes]]],
-        asker: RetryBudget,
-        *,
-        is_mine: bool = True,
+        self, blocks: Sequence[Block], wanted: dict[Block, list[tuple[int, Bytes]]], asker: RetryBudget
     ) -> None:
-        """Copies blocks from the answers of a server, and stores those that the caller has claimed."""
+        """Copies blocks from the answers of a server, and stores those that did not come in one."""
         self.miss_count += len(blocks)
-        left = list(reversed(blocks)) if is_mine else []
+        left = list(reversed(blocks))
         try:
             for block, parts in zip(blocks, self._fetcher.parts(blocks, asker), strict=True):
                 for offset, place in wanted[block]:
                     copy_parts(parts, block.start + offset, place)
                     asker.needed_nbytes += len(place)
-                if is_mine:
-                    self._store(block, parts)
-                    self._forget(left.pop())
+                self._keep(block, parts)
+                left.pop()
+                with self._lock:
+                    self._requested.pop(block, None)
         finally:
             for block in left:
                 self._forget(block)
 
-    def _store(self, block: Block, parts: Sequence[tuple[int, memoryview]]) -> None:
-        """Writes a claimed block, if there is room or can be made."""
-        if (name := self._name(block)) is None:
+    def _keep(self, block: Block, parts: Sequence[tuple[int, memoryview]]) -> None:
+        """Stores a block that the thread of the fetcher did not, because it came in parts, or with an older request."""
+        if block not in self._pending.get(block.number, ()):
             return
         start, data = parts[0]
         if len(parts) > 1:
             start, whole = block.start, np.empty(block.stop - block.start, np.uint8)
             copy_parts(parts, start, whole)
             data = whole.data
-        size = disk_nbytes(name)
-        self._fetched_nbytes += size
-        data = data[block.start - start : block.stop - start]
-        if self._has_room(block, size) and self._folder.store(name, data) and _is_cell(block):
-            self._cells.append(block)
+        self._store(block, data[block.start - start : block.stop - start])
 
     def _forget(self, block: Block) -> None:
-        """Gives up a block that was requested, and its claim."""
+        """Gives a block up that was requested."""
         with self._lock:
             self._requested.pop(block, None)
-        if (name := self._name(block)) is not None:
+        name = self._name(block)
+        if self._take(block) and name is not None:
             self._folder.leave(name)
+
+    def _take(self, block: Block) -> bool:
+        """Takes a block out of those that are to be stored. Whether it was there."""
+        with self._lock:
+            blocks = self._pending.get(block.number, set())
+            is_pending = block in blocks
+            blocks.discard(block)
+            if is_pending and not blocks:
+                del self._pending[block.number]
+            return is_pending
 
     def close(self) -> None:
         """Drops all requests and claims."""
@@ -331,9 +353,10 @@ class BlockReader:
         if self._opened is None:
             return
         with self._lock:
-            requested = list(self._requested)
+            self._stored.wait_for(lambda: not self._storing_count, CLOSE_S)
+            pending = [block for blocks in self._pending.values() for block in blocks]
             held, self._held = self._held, set()
-        for block in requested:
+        for block in pending:
             self._forget(block)
         for folder in held:
             self._folder.hold(folder, -1)
@@ -344,6 +367,8 @@ class BlockReader:
         if self._opened is None:
             raise SourceError("This source is closed, and cannot be read.")
         return self._opened
+
+    # Storing.
 
     def _name(self, block: Block) -> BlockName | None:
         """Returns the name of a block; None for a file without a version, which is not kept."""
@@ -363,6 +388,37 @@ class BlockReader:
                 self._names.clear()
             self._names[number] = names
         return None if names is None else BlockName(*names, start, stop)
+
+    def _arrived(self, number: int, start: int, data: memoryview) -> None:
+        """Stores the blocks in an answer. Called by the threads of the fetcher."""
+        with self._lock:
+            blocks = list(self._pending.get(number, ()))
+        with suppress(SourceError):  # closed meanwhile
+            for block in blocks:
+                if start <= block.start and block.stop <= start + len(data):
+                    self._store(block, data[block.start - start : block.stop - start])
+
+    def _store(self, block: Block, data: memoryview) -> None:
+        """Writes a claimed block, if there is room or can be made, and gives the claim back."""
+        folder, name = self._folder, self._name(block)
+        with self._lock:
+            self._storing_count += 1
+        try:
+            if self._take(block) and name is not None:
+                self._write(folder, name, block, data)
+        finally:
+            with self._lock:
+                self._storing_count -= 1
+                self._stored.notify_all()
+
+    def _write(self, folder: CacheFolder, name: BlockName, block: Block, data: memoryview) -> None:
+        try:
+            size = disk_nbytes(name)
+            self._fetched_nbytes += size
+            if self._has_room(block, size) and folder.store(name, data) and _is_cell(block):
+                self._cells.append(block)
+        finally:
+            folder.leave(name)
 
     # Room.
 

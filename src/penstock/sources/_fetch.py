@@ -147,16 +147,20 @@ class Fetcher:
     Args:
         open_file: Returns the file with a number. Any thread may call it.
         ahead_nbytes: The most bytes of announced requests. They take `MEMORY_COUNT` times that.
+        arrived: Gets the file, the first byte and the bytes of each answer, on the thread that made the request. Must
+            not raise.
     """
 
     def __init__(
         self,
         open_file: Callable[[int], RangeFile],
         ahead_nbytes: int = AHEAD_NBYTES,
+        arrived: Callable[[int, int, memoryview], None] | None = None,
     ) -> None:
         self._open_file = open_file
         self._ahead_nbytes = ahead_nbytes
         self._most_connections = min(CONNECTIONS, max(FIRST_CONNECTIONS, ahead_nbytes // CONNECTION_NBYTES))
+        self._arrived = arrived
         self._lock = threading.RLock()
         self._ready: SimpleQueue[_Request | None] = SimpleQueue()
         """Requests for the threads. None ends one of them."""
@@ -443,6 +447,8 @@ class Fetcher:
                 self._drop(request)  # a later read asks again
             thread_count = self._hand_out()
         self._start(thread_count)
+        if data is not None and self._arrived is not None:
+            self._arrived(request.number, request.start, data)
 
     def _asked(self, file: RangeFile, request: _Request) -> Any:
         request.began_s = time.monotonic()
