@@ -254,7 +254,11 @@ CALLS = {
 }  # fmt: skip
 
 
-IN_NATIVE_ALONE = ("read_parts", "count_down", "pad_rows", "permute", "fit_rows", "trade_rows", "order_keys")
+IN_NATIVE_ALONE = (
+    "read_parts", "count_down", "pad_rows", "permute", "fit_rows", "trade_rows", "order_keys",
+    "copy: a destination", "copy: objects", "file: before", "file: far", "file: a stride", "file: a negative",
+    "file: too many", "file: negative", "file: large", "file: two", "file: fewer", "file: strides",
+)  # fmt: skip
 ENGINE_ALONE = ("Engine", "advise", "submit", "wait", "cancel", "close")
 
 

@@ -29,9 +29,6 @@ Rows = NDArray[np.int64]
 _FOLD: Final = np.uint64(32)
 _ODD: Final = np.uint64(0xD6E8FEB86659FD93)
 
-_MOST_NBYTES: Final = (2**63 - 1) // 4
-"""A larger row overflows."""
-
 Words = NDArray[np.uint64]
 
 
@@ -113,16 +110,10 @@ def file_source(
 ) -> Source:
     """See `Engine.file`; here, every element is read with `pread`."""
     row_nbytes = item_nbytes * math.prod(shape)
-    is_right = len(shape) == len(strides) and count >= 0 and item_nbytes > 0 and all(n >= 0 for n in shape)
-    if not is_right or row_nbytes > _MOST_NBYTES:
-        raise ValueError("the sizes of a file's rows are negative, too large, or do not match")
     reach = [(n - 1) * step for n, step in zip(shape, strides, strict=True)]
     is_empty = 0 in shape
     low = 0 if is_empty else sum(min(0, each) for each in reach)
     nbytes = 0 if is_empty else sum(max(0, each) for each in reach) + item_nbytes - low
-    ends = (offset, offset + stride * max(0, count - 1))
-    if count > 0 and (min(ends) + low < 0 or max(ends) + low + nbytes > 2 * _MOST_NBYTES):
-        raise ValueError("elements would lie before the file's first byte, or too far behind it")
     file = _opened(path, fd)
     dtype = np.dtype((np.void, item_nbytes))
     has_name = os.fstat(file).st_nlink > 0
@@ -363,12 +354,6 @@ def _task(source: Source, rows: Rows, out: Any, out_rows: Rows | None, code: int
     if not isinstance(source, Source):
         raise TypeError(f"expected a source of this engine, not {source!r}")
     out = out if isinstance(out, np.ndarray) else np.asarray(memoryview(out))
-    if out.dtype.hasobject:
-        raise TypeError("a destination cannot hold Python objects")
-    if not out.ndim:
-        raise ValueError("a destination needs an axis of rows")
-    if not out.flags.writeable:
-        raise ValueError("a destination must be writable")
     if out.nbytes and not out[:1].flags.c_contiguous:  # not `out[0]`: a record has no flags of its own
         raise ValueError("the rows of a destination must be C-contiguous")
     _refuse_outside(rows, source.count, source.name, "element")

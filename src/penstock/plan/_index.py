@@ -5,7 +5,6 @@ An order is arithmetic. A keyed bijection maps a position to an index, and nothi
 
 import hashlib
 import itertools
-import logging
 import math
 import operator
 from collections.abc import Iterable
@@ -38,8 +37,6 @@ from penstock.plan._node import (
     working_memory,
 )
 from penstock.plan._reader import Reader
-
-_log = logging.getLogger("penstock")
 
 
 @dataclass(frozen=True, eq=False)
@@ -311,24 +308,18 @@ class Repeat(Reorder, OneInput):
         """One round after the other. Without end, empty rounds are left out, but not for ever."""
         if self.length == 0:
             return
-        first, empty_count, was_logged = epoch * (self.count or ENDLESS_ROUND_COUNT), 0, False
+        first, empty_count = epoch * (self.count or ENDLESS_ROUND_COUNT), 0
         for number in itertools.count() if self.count is None else range(self.count):
             empty_count += 1
             for leaves in reader.inputs[0].sequence(first + number):
                 empty_count = 0
                 yield leaves
-            if empty_count and self.count is None:
-                if empty_count == EMPTY_ROUND_COUNT:
-                    raise SpecError(
-                        f"{self.label} found no element in {EMPTY_ROUND_COUNT} rounds in a row, up to round {number} "
-                        f"of epoch {epoch}: {located(self.source)} gave nothing, and repeat() would read it for ever. "
-                        "Let it keep some elements, or say how often: repeat(count) ends with its last round."
-                    )
-                if not was_logged:
-                    was_logged = True
-                    text = "Round %s of %s has no element: %s gave nothing. The next round follows; %s empty rounds in "
-                    text += "a row are an error."
-                    _log.warning(text, number, self.label, located(self.source), EMPTY_ROUND_COUNT)
+            if empty_count == EMPTY_ROUND_COUNT and self.count is None:
+                raise SpecError(
+                    f"{self.label} found no element in {EMPTY_ROUND_COUNT} rounds in a row, up to round {number} "
+                    f"of epoch {epoch}: {located(self.source)} gave nothing, and repeat() would read it for ever. "
+                    "Let it keep some elements, or say how often: repeat(count) ends with its last round."
+                )
 
 
 def repeats(node: Node) -> bool:
