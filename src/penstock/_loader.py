@@ -399,14 +399,15 @@ class Loader(NoArray):
         if use.delay is not None:
             lanes = tuple(replace(lane, delay_s=lane.cpu_s * use.delay) for lane in lanes)
         delivery = self._delivery  # another thread may be putting another one there
-        busiest = self.arrangement.top.busiest
+        arrangement, quarantine, budget = self.arrangement, self.arrangement.quarantine, self._budget
+        busiest = arrangement.top.busiest
         remarks = [f"{node.label}: {node.remark}." for node in walk(self.progress.plan) if node.remark]
         return Report(
             batches=counters.batches,
             elements_per_batch=self._elements_per_batch(),
             longest_use_s=counters.longest_use_s,
             longest_wait_s=counters.longest_wait_s,
-            unit="element" if self.arrangement.plan.batch_size else "batch",
+            unit="element" if arrangement.plan.batch_size else "batch",
             elapsed_s=counters.wait_s + counters.use_s,
             wait_s=counters.wait_s,
             first_batch_s=counters.first_batch_s or 0.0,
@@ -414,22 +415,22 @@ class Loader(NoArray):
             executor=busiest.executor,
             workers=self._worker_count(lanes),
             projected_nbytes=self.projected_nbytes,
-            slot_count=self._budget.slot_count,
-            slot_nbytes=self._budget.slot_nbytes,
-            shared_nbytes=self._budget.shared_nbytes,
-            note="\n".join(filter(None, (self._past, self.arrangement.notes, *remarks))),
-            set_aside=self.arrangement.quarantine.count if self.arrangement.quarantine else 0,
-            quarantine=(self.arrangement.quarantine.path or "") if self.arrangement.quarantine else "",
-            may_hold_gil=busiest.reach == "thread" and self.arrangement.facts.traits.may_hold_gil,
-            memory_limit=self.arrangement.options.memory_limit,
+            slot_count=budget.slot_count,
+            slot_nbytes=budget.slot_nbytes,
+            shared_nbytes=budget.shared_nbytes,
+            note="\n".join(filter(None, (self._past, arrangement.notes, *remarks))),
+            set_aside=quarantine.count if quarantine else 0,
+            quarantine=(quarantine.path or "") if quarantine else "",
+            may_hold_gil=busiest.reach == "thread" and arrangement.facts.traits.may_hold_gil,
+            memory_limit=arrangement.options.memory_limit,
             cpu_count=usable_cpu_count(),
             cpus=use.cpus,
             cpu_s=counters.cpu_s,
             lanes=lanes,
-            plan=steps_of(self.arrangement.plan),
+            plan=steps_of(arrangement.plan),
             reserved_nbytes=self._peak.reserved_nbytes,
             peak_nbytes=self._peak.nbytes,
-            overhead_nbytes=self.arrangement.overhead_nbytes,
+            overhead_nbytes=arrangement.overhead_nbytes,
             page_cache_nbytes=page_cache_nbytes(),
             mapped_nbytes=mapped_nbytes(),
         )
@@ -445,10 +446,8 @@ class Loader(NoArray):
 
     def _elements_per_batch(self) -> int:
         """Elements of a delivered batch: this shard's rows of a full one; 1 if it is unknown."""
-        return (
-            self.arrangement.facts.batch_size // (self.arrangement.share.count * self.arrangement.share.piece_count)
-            or 1
-        )
+        share = self.arrangement.share
+        return self.arrangement.facts.batch_size // (share.count * share.piece_count) or 1
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "epoch {}, position {}".format(*self.progress.at)
@@ -489,10 +488,10 @@ class Loader(NoArray):
             self._must_restart = False
             self._restart(self._runs_from)
         old = self.arrangement
-        if self._is_closed or self.arrangement.options.executor != "auto" or old.top.busiest.reach == "thread":
+        if self._is_closed or old.options.executor != "auto" or old.top.busiest.reach == "thread":
             return
-        plan = prune_cached(self.arrangement.plan)
-        if plan is self.arrangement.plan or not all(each.releases_gil for each in functions_of(plan)):
+        plan = prune_cached(old.plan)
+        if plan is old.plan or not all(each.releases_gil for each in functions_of(plan)):
             return
         past = (
             "The cache has all that is asked for, so threads read it now; the numbers here are of the time since then."
