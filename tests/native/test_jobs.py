@@ -307,7 +307,7 @@ def test_a_forked_child_leaves_the_engine_alone(implementation):
         text=True,
         timeout=DEADLINE_S,
     )
-    assert done.stdout == f"{implementation}\n", done.stderr
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.faults

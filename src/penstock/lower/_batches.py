@@ -303,7 +303,7 @@ class ParallelProgram(BatchProgram):
             return []
         found = {key_of(each.opens): each.opens for each in walk(self.node) if each.opens is not None}
         opens = [each for each in found.values() if self.sources[each].follows_order]
-        return [(self.sources[each], ReadOrder(self.node, each, self.batch_count, self.same_epoch)) for each in opens]
+        return [(self.sources[each], ReadOrder(self.node, each, self.batch_count)) for each in opens]
 
     @cached_property
     def _slot_row_count(self) -> int:

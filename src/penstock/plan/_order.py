@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock.memory._rows import Indices
 from penstock.plan._node import Node
-from penstock.plan._source import Openable, Source, key_of
+from penstock.plan._source import Openable, key_of
 
 Position = tuple[int, int]
 """`(epoch, index)` of a batch."""
@@ -28,17 +28,6 @@ class ReadOrder:
     """The source."""
     batch_count: int | None
     """Batches in an epoch; None if it has no end."""
-    same_epoch: bool = False
-    """Every epoch is epoch 0 again."""
-
-    @property
-    def element_count(self) -> int:
-        """The elements of the source."""
-        return len(self.opens) if isinstance(self.opens, Source) else 1
-
-    def next_epoch(self, epoch: int) -> int:
-        """Returns the epoch after one."""
-        return 0 if self.same_epoch else epoch + 1
 
     def elements(self, epoch: int, first: int, last: int) -> tuple[Indices, Indices]:
         """Returns the elements that batches `[first, last)` of an epoch need, `(n,)`, and about the batch of each."""

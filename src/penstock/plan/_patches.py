@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, final
@@ -29,6 +29,7 @@ from penstock.plan._node import (
     Traits,
     finite_length,
 )
+from penstock.plan._source import Source
 from penstock.plan._source_node import SourceNode
 
 
@@ -106,7 +107,7 @@ def patched(node: Node, shape: Any, stride: Any, axes: Any) -> Node:
             f"patches() reads parts of arrays, so it comes directly after from_npy(), from_arrays(), from_hdf5() and "
             f"the like, and not after {node.label}. Put other steps behind it.{_cure(node)}"
         )
-    whole = (len(node.data), *(size for size in spec.shape if size is not None))
+    whole = _shape_of(node.data, spec)
     sizes = _integers("shape", shape)
     where = tuple(range(len(sizes))) if axes is None else tuple(_integers("axes", axes, least=-len(whole)))
     steps = sizes if stride is None else _integers("stride", stride)
@@ -134,6 +135,11 @@ def patched(node: Node, shape: Any, stride: Any, axes: Any) -> Node:
         )
     strides = tuple(step_of.get(axis, 1) for axis in range(len(whole)))
     return Patches(SourceNode(data, node.name), all_sizes, strides, whole, text)
+
+
+def _shape_of(data: Source, spec: ArraySpec) -> tuple[int, ...]:
+    """The shape of the whole array."""
+    return (len(data), *(size for size in spec.shape if size is not None))
 
 
 def _cure(node: Node) -> str:
@@ -174,7 +180,6 @@ class Chunks:
 
     def __init__(self, firsts: tuple[Indices, ...]) -> None:
         self.firsts = firsts
-        self._orders: tuple[tuple[Any, Indices, Indices], ...] = ()
 
     def __reduce__(self) -> Any:
         return Chunks, (self.firsts,)
@@ -184,16 +189,15 @@ class Chunks:
         """The places of each chunk, the last axis fastest."""
         return functools.reduce(lambda sizes, each: np.multiply.outer(sizes, np.diff(each)).ravel(), self.firsts, _ONE)
 
-    def order(self, seed: int, epoch: int) -> tuple[Indices, Indices]:
-        """The chunks in the order of an epoch, and the places up to the end of each."""
-        for key, chunks, ends in self._orders:
-            if key == (seed, epoch):
-                return chunks, ends
+    @cached_property
+    def order(self) -> Callable[[int, int], tuple[Indices, Indices]]:
+        """For a seed and an epoch: the chunks in its order, and the places up to the end of each."""
+        return functools.lru_cache(2)(self._ordered)
+
+    def _ordered(self, seed: int, epoch: int) -> tuple[Indices, Indices]:
         count = len(self.sizes)
         chunks = permute(np.arange(count), count, seed=seed, epoch=epoch)
-        found = (seed, epoch), chunks, np.cumsum(self.sizes[chunks])
-        self._orders = (found, *self._orders[:1])
-        return found[1:]
+        return chunks, np.cumsum(self.sizes[chunks])
 
     def places(self, chunk: int, inner: Indices) -> Indices:
         """Places of a chunk, counted within it, as places of the grid."""
@@ -276,7 +280,7 @@ def _by_chunks(node: Node) -> Node:
     """The same plan, in which rows of arrays in chunks are patches, so that a chunk serves all of its rows."""
     if isinstance(node, SourceNode) and node.data.chunk_shape is not None:
         assert isinstance(node.data.element_spec, ArraySpec)
-        whole = (len(node.data), *(size for size in node.data.element_spec.shape if size is not None))
+        whole = _shape_of(node.data, node.data.element_spec)
         sizes = (1, *whole[1:])
         data = node.data.patched(sizes, keeps_first=False)
         return node if data is None else Patches(SourceNode(data, node.name), sizes, (1,) * len(whole), whole, "")

@@ -2,9 +2,9 @@
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Final, final
 
 import numpy as np
@@ -54,7 +54,6 @@ class Weights:
 
     def __init__(self, values: npt.NDArray[np.float64]) -> None:
         self.values = values
-        self._order: tuple[tuple[int, int] | None, Indices] = None, np.empty(0, np.int64)
 
     def __reduce__(self) -> Any:
         return Weights, (self.values,)
@@ -80,19 +79,19 @@ class Weights:
         found: Indices = np.searchsorted(ends, _uniform(positions, seed, epoch) * ends[-1], "right")
         return np.minimum(found, self._last, out=found)
 
-    def order(self, seed: int, epoch: int) -> Indices:
-        """All elements with a weight, each once: those that are drawn first, first.
+    @cached_property
+    def order(self) -> Callable[[int, int], Indices]:
+        """For a seed and an epoch: all elements with a weight, each once, those that are drawn first, first.
 
         It is the order of `log(u) / weight` (Efraimidis and Spirakis, "Weighted random sampling with a reservoir",
         2006). The last one is kept.
         """
-        key, order = self._order
-        if key != (seed, epoch):
-            some = np.flatnonzero(self.values)
-            keys = np.log(_uniform(some, seed, epoch)) / self._scaled[some]
-            order = some[np.argsort(-keys, kind="stable")]
-            self._order = (seed, epoch), order
-        return order
+        return lru_cache(1)(self._ordered)
+
+    def _ordered(self, seed: int, epoch: int) -> Indices:
+        some = np.flatnonzero(self.values)
+        keys = np.log(_uniform(some, seed, epoch)) / self._scaled[some]
+        return some[np.argsort(-keys, kind="stable")]
 
 
 @dataclass(frozen=True, eq=False)
