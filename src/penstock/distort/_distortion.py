@@ -4,7 +4,9 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, final
+from functools import cached_property
+from operator import attrgetter
+from typing import Any, ClassVar, Final, final
 
 import numpy as np
 
@@ -246,6 +248,9 @@ def _checked(what: str, distortions: Sequence[object]) -> tuple[Distortion, ...]
     return tuple(steps)
 
 
+_IS_GEOMETRIC: Final = attrgetter("is_geometric")
+
+
 @final
 @dataclass(frozen=True, repr=False)
 class _Several(Distortion):
@@ -262,7 +267,7 @@ class _Several(Distortion):
     def title(self) -> str:
         return f"{self.name}({', '.join(step.title for step in self.steps)})"
 
-    @property
+    @cached_property
     def is_geometric(self) -> bool:  # type: ignore[override]  # depends on the steps
         return all(step.is_geometric for step in self.steps)
 
@@ -281,7 +286,7 @@ class _Several(Distortion):
         return self.steps if self.probability is None or draws.happens(self.probability) else ()
 
     def apply(self, work: Work, draws: Draws) -> None:
-        for is_geometric, steps in itertools.groupby(self._drawn(draws), lambda step: step.is_geometric):
+        for is_geometric, steps in itertools.groupby(self._drawn(draws), _IS_GEOMETRIC):
             if is_geometric:
                 warp(tuple(steps), work, draws)
             else:

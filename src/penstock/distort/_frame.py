@@ -41,10 +41,10 @@ _BORDERS: Final = {
     "wrap": cv2.BORDER_WRAP,
 }
 _CONVERTED: Final = {
-    "bool": "float32",
-    "int8": "int16",
-    "float16": "float32",
-    **dict.fromkeys(("int32", "uint32", "int64", "uint64"), "float64"),
+    np.dtype(np.bool_): np.float32,
+    np.dtype(np.int8): np.int16,
+    np.dtype(np.float16): np.float32,
+    **{np.dtype(each): np.float64 for each in (np.int32, np.uint32, np.int64, np.uint64)},
 }
 """The dtype that is computed in, for dtypes that OpenCV has not. int32 and larger are exact within 2**53."""
 # An image this narrow with this many channels has its axes in another order.
@@ -120,7 +120,8 @@ class Frame:
         self._has_one_channel = image.shape[2:] == (1,)
         if self._has_one_channel:
             image = image[:, :, 0]
-        self.image: Array = image.astype(_CONVERTED.get(self.dtype.name, self.dtype), copy=False)
+        working = _CONVERTED.get(self.dtype, self.dtype)
+        self.image: Array = image if image.dtype == working else image.astype(working)
         """(height, width) or (height, width, channels), two channels or more. Bools are 0 and 1."""
 
     def result(self) -> Array:

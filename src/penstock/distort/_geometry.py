@@ -50,8 +50,8 @@ def shear(x: Amount, y: Amount = 0.0) -> Distortion:
 
 
 def _shear(path: Path, draws: Draws, x: Range, y: Range) -> None:
-    path.about_centre(1.0, draws.between(x), 0.0, 1.0)
-    path.about_centre(1.0, 0.0, -draws.between(y), 1.0)
+    across, down = draws.between(x), draws.between(y)
+    path.about_centre(1.0 - across * down, across, -down, 1.0)
 
 
 def scale(factor: Amount = 0.0, *, x: Amount = 0.0, y: Amount = 0.0) -> Distortion:

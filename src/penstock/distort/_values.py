@@ -6,7 +6,7 @@ to 1.5. For places and sizes, such as a period, a single number is that number.
 """
 
 import math
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, NoReturn, final
 
 import numpy as np
 
@@ -141,25 +141,11 @@ class Draws:
         asker: The distortion, for the message.
     """
 
-    __slots__ = ("_asker", "_rng")
+    __slots__ = ("rng",)
 
     def __init__(self, rng: np.random.Generator | None, asker: object) -> None:
-        self._rng = rng
-        self._asker = asker
-
-    @property
-    def rng(self) -> np.random.Generator:
-        """The generator. Single numbers are drawn one by one, because drawing an array releases the GIL.
-
-        Raises:
-            ArgumentError: There is no generator.
-        """
-        if self._rng is None:
-            raise ArgumentError(
-                f"{self._asker!r} draws random numbers, and was called without a generator. Use random_map(), which "
-                "gives each element one; for map(), fix its numbers, as in rotate(exactly(15))."
-            )
-        return self._rng
+        self.rng: Any = _NoGenerator(asker) if rng is None else rng
+        """The generator. Single numbers are drawn one by one, because drawing an array releases the GIL."""
 
     def between(self, range_: Range) -> float:
         """Draws a number of a range. A range of one number draws nothing."""
@@ -169,3 +155,17 @@ class Draws:
     def happens(self, probability: float) -> bool:
         """Draws whether an event of this probability happens. 0 and 1 draw nothing."""
         return probability >= 1 or (probability > 0 and self.rng.random() < probability)
+
+
+@final
+class _NoGenerator:
+    """Stands in for a generator where no number may be drawn."""
+
+    def __init__(self, asker: object) -> None:
+        self._asker = asker
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise ArgumentError(
+            f"{self._asker!r} draws random numbers, and was called without a generator. Use random_map(), which gives "
+            "each element one; for map(), fix its numbers, as in rotate(exactly(15))."
+        )
