@@ -5,10 +5,9 @@ library checks each chunk by a hash. It opens a damaged file without an error, a
 """
 
 import os
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, Final, Literal, final
 
 import numpy as np
@@ -140,8 +139,7 @@ class OpenArrayRecordSource:
     def __init__(self, source: ArrayRecordSource, features: tuple[Feature, ...] | None) -> None:
         self._source = source
         self._features = features
-        self._readers: dict[int, Any] = {}
-        self._lock = threading.Lock()
+        self._reader = lru_cache(_MAX_OPEN)(lambda number: _reader(source.files[number]))
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests, a call of the library for the records of a file.
@@ -181,15 +179,6 @@ class OpenArrayRecordSource:
     def _describe(self, number: int, record: int) -> str:
         return self._source.describe(int(self._source.bounds[number]) + record)
 
-    def _reader(self, number: int) -> Any:
-        with self._lock:
-            reader = self._readers.pop(number, None) or _reader(self._source.files[number])
-            self._readers[number] = reader  # the last to be dropped
-            if len(self._readers) > _MAX_OPEN:
-                self._readers.pop(next(iter(self._readers)))
-            return reader
-
     def close(self) -> None:
         """Closes each file as soon as no read of it is under way."""
-        with self._lock:
-            self._readers.clear()
+        self._reader.cache_clear()
