@@ -1,5 +1,6 @@
 """Log records of worker processes reach the handlers of the program."""
 
+import hashlib
 import io
 import logging
 import os
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 
 class Records(logging.Handler):
-    """Keeps the records of the logger `steps`. May wait for a gate, or fail."""
+    """Keeps the records of the logger `steps`. May wait for a gate, take time, or fail."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,9 +31,11 @@ class Records(logging.Handler):
         self.gate = threading.Event()
         self.gate.set()
         self.error: BaseException | None = None
+        self.work_nbytes = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         assert self.gate.wait(DEADLINE_S)
+        hashlib.sha256(bytes(self.work_nbytes))
         self.kept.append(record)
         if self.error is not None:
             raise self.error
@@ -136,6 +139,17 @@ def test_a_flood_of_records_arrives_whole_from_all_workers(records: Records) -> 
 
     run(step)
     assert of_first(records.texts()) >= {f"{number} of element {x}" for number in range(3000) for x in range(4)}
+
+
+def test_a_slow_handler_costs_no_record(records: Records) -> None:
+    def step(x: Any) -> Any:
+        for number in range(400):
+            logging.getLogger("steps").warning("%d of element %d", number, x)
+        return x
+
+    records.work_nbytes = 1 << 20
+    run(step, 2, 1)
+    assert of_first(records.texts()) >= {f"{number} of element {x}" for number in range(400) for x in range(2)}
 
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt])

@@ -4,8 +4,8 @@ In a worker, `logging.Logger.callHandlers` formats a record, and sends it as one
 workers of a pool share. That is below the levels and filters of loggers, and above handlers and `propagate`. So it does
 not matter which handlers a worker has. The program hands each record to the logger of its name.
 
-In the program, the thread `penstock-log` takes packets from the socket, and hands the records to handlers. So a
-handler that is slow, that raises, or that waits for a lock of the training delays records and nothing else.
+In the program, the thread `penstock-log` takes packets from the socket, and hands the records to handlers. A handler
+that raises costs nothing. One that is slow delays workers that log faster than it handles.
 
 Guarantees.
 - A packet arrives whole or not at all, so a worker that is killed while it logs does no harm.
@@ -35,8 +35,9 @@ from typing import Any, Final, final
 from penstock.base._threads import start_thread
 from penstock.run.pool._interpreter import is_importing
 
-FULL_S: Final = 0.05
-"""How long a worker waits for room in the socket."""
+FULL_S: Final = 5.0
+"""How long a worker waits for room in the socket: a slow handler delays it, as it would in the program itself. A
+handler that waits for the training, which waits for the worker, costs this time once."""
 GRACE_S: Final = 2.0
 END_S: Final = 30.0
 """How long the end of the program waits for handlers."""
