@@ -241,6 +241,7 @@ class Text:
             empty = pa.RecordBatch.from_pylist([], pa.schema(list(types.items())))
             schema = pa.schema([(leaf.name, values_of(empty, leaf).type) for leaf in leaves])
             group, counts, sink = [_leaves_of(empty, leaves, schema, "", 0)], [0] * len(there), _Sink()
+            nbytes = 0
             with pa.ipc.new_file(sink, schema) as writer:
                 for number, (file, own) in enumerate(zip(self.files, there, strict=True)):
                     with self._opened(file) as path:
@@ -250,9 +251,11 @@ class Text:
                                 large.update(self._large(name, values))
                             group.append(_leaves_of(batch, leaves, schema, file.url, counts[number]))
                             counts[number] += batch.num_rows
-                            if sum(each.nbytes for each in group) >= PART_NBYTES:
+                            nbytes += group[-1].nbytes
+                            if nbytes >= PART_NBYTES:
                                 writer.write_batch(_joined(group))
                                 del group[1:]
+                                nbytes = 0
                                 yield sink.taken()
                         for name in sorted(large):
                             self._require_exact(name, file, connection, path, own)
