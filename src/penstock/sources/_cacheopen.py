@@ -115,7 +115,22 @@ class OpenCacheFiles(OpenCache):
         self._state = np.zeros(files.length, np.uint8)
         self._look_count = 0
         if files.length:
-            self._state[: self._row_limit] = self._learn(np.arange(self._row_limit))
+            marks = self._marks(np.arange(self._row_limit))
+            self._state[: self._row_limit] = _states(files, marks)
+            self._require_rest(marks)
+
+    def _require_rest(self, marks: npt.NDArray[np.uint64]) -> None:
+        """Refuses a cache whose `rest.bin` was cut off: once it grows, marks of other bytes would look good.
+
+        Raises:
+            SourceError: It was.
+        """
+        if self._has_rest:
+            ends = np.where(self._state[: len(marks)] == HELD, marks[:, 0] + marks[:, 1], np.uint64(0))
+            with reading(self.files.place):
+                size = os.fstat(self.opened["rest.bin"].descriptor).st_size
+            if ends.max(initial=0) > size:
+                raise self.damaged(int(np.argmax(ends)))
 
     def look(self, indices: Indices) -> npt.NDArray[np.uint8]:
         if self.is_full:
