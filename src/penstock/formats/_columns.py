@@ -20,7 +20,7 @@ import pyarrow.types as kinds
 from penstock import native
 from penstock.base._errors import SourceError, SpecError
 from penstock.base._spec import ArraySpec
-from penstock.memory._rows import positions_of, text_array
+from penstock.memory._rows import text_array
 from penstock.sources._openfile import by_part
 
 Integers = npt.NDArray[np.int64]
@@ -260,8 +260,8 @@ class Ragged:
         Raises:
             RowError: A value is no text, or no array. Its row is a place among the indices.
         """
-        for number, places, found in by_part(np.array(self._firsts), indices, slice(0, len(indices))):
-            mine = positions_of(found, len(indices))
+        for number, places, mine in by_part(np.array(self._firsts), indices, np.arange(len(indices))):
+            assert isinstance(mine, np.ndarray)
             try:
                 self._put(self._pieces[number], places, out, rows[mine])
             except RowError as error:
@@ -522,10 +522,14 @@ def _type_for(kind: Any, spec: ArraySpec) -> Any:
 
 
 def is_viewed(kind: Any, spec: ArraySpec) -> bool:
-    """Whether the values of a column stay where they are."""
+    """Whether the values of a column stay where they are, in the form that they have."""
+    return not is_copied(kind) and bool(_type_for(kind, spec) == kind)
+
+
+def is_copied(kind: Any) -> bool:
+    """Whether `column_of` copies values."""
     value = inmost(kind)
-    is_unpacked = kinds.is_boolean(value) or kinds.is_date(value)
-    return bool(_type_for(kind, spec) == kind) and not is_unpacked
+    return bool(kinds.is_boolean(value) or kinds.is_date(value) or kinds.is_dictionary(value))
 
 
 def column_of(values: Any, spec: ArraySpec, name: str = "", first: int = 0) -> Column | Ragged:

@@ -24,9 +24,20 @@ from penstock.base._files import lasting_stamp, open_file
 from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
 from penstock.base._trust import is_inside
-from penstock.formats._columns import NullError, RowError, column_of, is_binary, require_valid, spec_of, taken
+from penstock.formats._columns import (
+    Column,
+    NullError,
+    Ragged,
+    RowError,
+    column_of,
+    is_binary,
+    is_copied,
+    require_valid,
+    spec_of,
+    taken,
+)
 from penstock.formats._leaves import Leaf, field_of, tree_of
-from penstock.memory._rows import Indices, positions_of
+from penstock.memory._rows import Indices
 from penstock.sources._openfile import bounds_of, by_part, described
 from penstock.sources.arrays import NamedSource
 
@@ -179,8 +190,8 @@ class _Chunks:
         self._folders = folders
         self._bounds = bounds_of(len(chunk) for chunk in chunks)
         self._chunks = chunks
-        self._checked: dict[int, Any] = {}
-        """The values of the leaf in each chunk that was read."""
+        self._checked: dict[int, tuple[Any, Column | Ragged | None]] = {}
+        """The values of the leaf in each chunk that was read; decoded, if that is no copy, and none is missing."""
 
     def read_into(self, rows: Indices, out: npt.NDArray[Any]) -> None:
         """Reads rows of the column.
@@ -188,8 +199,8 @@ class _Chunks:
         Raises:
             RowError: A value is missing, or is no text. Its row is a place among `rows`.
         """
-        for chunk, inside, found in by_part(self._bounds, rows, slice(0, len(rows))):
-            places = positions_of(found, len(rows))
+        for chunk, inside, places in by_part(self._bounds, rows, np.arange(len(rows))):
+            assert isinstance(places, np.ndarray)
             try:
                 self._read_chunk(chunk, inside, out, places)
             except RowError as error:
@@ -197,8 +208,8 @@ class _Chunks:
                 raise
 
     def _read_chunk(self, number: int, rows: Indices, out: npt.NDArray[Any], places: Indices) -> None:
-        leaf, values = self.leaf, self._checked.get(number)
-        if values is None:
+        leaf = self.leaf
+        if number not in self._checked:
             values = self._chunks[number]
             for name in leaf.path[1:]:
                 values = field_of(values, name)
@@ -206,7 +217,15 @@ class _Chunks:
                 require_valid(values)
             except (pa.ArrowException, ValueError) as error:
                 raise SourceError(f"Column {leaf.name} of this dataset is damaged in its file: {error}") from error
-            self._checked[number] = values = getattr(values, "storage", values)
+            values, view = getattr(values, "storage", values), None
+            if not (pa.types.is_struct(values.type) or is_copied(values.type)):
+                with suppress(RowError):  # a value is missing
+                    view = column_of(values, leaf.spec)
+            self._checked[number] = values, view
+        values, view = self._checked[number]
+        if view is not None:
+            view.put(rows, out, places)
+            return
         some = taken(values, rows)
         if not pa.types.is_struct(some.type):
             column_of(some, leaf.spec).put(np.arange(len(rows)), out, places)
