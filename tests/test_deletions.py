@@ -25,7 +25,6 @@ KNOWN = {
     ("sources/_diskcache.py", "delete", "unlink"): "a block by its hash, in a folder of this user alone",
     ("sources/_diskcache.py", "_sweep", "unlink"): "an unfinished block by its number, in a folder of this user alone",
     ("sources/_kept.py", "_spare", "rename"): "nothing is deleted: the new name is free",
-    ("formats/_recordindex.py", "_delete_old_copies", "unlink"): "see there, and test_recordindex.py",
 }
 DELETING = {
     "rmtree", "unlink", "remove", "rename", "renames", "replace", "rmdir", "removedirs", "truncate", "ftruncate",
