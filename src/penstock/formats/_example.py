@@ -94,23 +94,19 @@ def _value(feature: Feature, message: Any) -> Any:
     Raises:
         ValueError: It is missing, or does not fit its spec.
     """
-    spec, kind = feature.spec, None if message is None else message.WhichOneof("kind")
-    if kind is not None:
-        values = getattr(message, kind).value
-    elif feature.default is not None:
-        kind, values = "bytes_list", [] if feature.is_text and spec.shape else [feature.default]
-    else:
-        raise ValueError("is missing, and has no default. Give defaults={...}, or another features=")
+    spec, kind = feature.spec, feature.kind
+    values = () if message is None else getattr(message, kind).value
+    if not values:
+        kind, values = _others(feature, message)
     if feature.is_text:
-        if kind != "bytes_list":
-            raise ValueError(f"is a {kind}, and {spec} is made of a bytes_list")
         return _texts(values, spec)
     if kind != "bytes_list":
-        if spec.dtype != _DTYPES[kind]:
-            raise ValueError(f"is a {kind}, and {spec} is another dtype. Read {_DTYPES[kind]}, then cast()")
         if spec.shape == () and len(values) == 1:
             return values[0]
-        array = np.array(values, spec.dtype)
+        if kind == "float_list":  # packed, behind a tag and their size; one by one they take ten times as long
+            array = np.frombuffer(message.float_list.SerializeToString()[-4 * len(values) :], "<f4")
+        else:
+            array = np.array(values, spec.dtype)
     elif len(values) == 1:
         array = np.frombuffer(values[0], spec.dtype)
         array = array if spec.max_shape else array.copy()
@@ -120,6 +116,24 @@ def _value(feature: Feature, message: Any) -> Any:
         return array.reshape((-1, *spec.shape[1:]) if spec.max_shape is None else spec.max_shape)
     except ValueError:
         raise ValueError(f"has {array.size:,} values, and {spec} has another size") from None
+
+
+def _others(feature: Feature, message: Any) -> tuple[str, Any]:
+    """Returns the values of a feature without values in its own list, and which list has them.
+
+    Raises:
+        ValueError: It is missing, or of another kind.
+    """
+    spec, kind = feature.spec, None if message is None else message.WhichOneof("kind")
+    if kind is None:
+        if feature.default is None:
+            raise ValueError("is missing, and has no default. Give defaults={...}, or another features=")
+        return "bytes_list", [] if feature.is_text and spec.shape else [feature.default]
+    if feature.is_text and kind != "bytes_list":
+        raise ValueError(f"is a {kind}, and {spec} is made of a bytes_list")
+    if kind not in ("bytes_list", feature.kind):
+        raise ValueError(f"is a {kind}, and {spec} is another dtype. Read {_DTYPES[kind]}, then cast()")
+    return kind, getattr(message, kind).value
 
 
 def _texts(raw: Any, spec: ArraySpec) -> Any:

@@ -28,6 +28,11 @@ class Feature:
         """Whether it is text, or byte strings of any size."""
         return self.spec.dtype.itemsize == 0
 
+    @cached_property
+    def kind(self) -> str:
+        """The list of an Example that holds such values; values of other dtypes are the bytes of one byte string."""
+        return {"float32": "float_list", "int64": "int64_list"}.get(self.spec.dtype.name, "bytes_list")
+
 
 def features_of(features: Any, defaults: Mapping[str, Any] | None) -> tuple[Feature, ...]:
     """Returns the features that a user names by `ArraySpec`, or by TensorFlow's `FixedLenFeature` and its kin.
