@@ -50,8 +50,8 @@ template <class In, class... Outs> constexpr Row row_of() { return {run<In, Outs
 template <class... Types> constexpr std::array<Row, KIND_COUNT> table_of() { return {row_of<Types, Types...>()...}; }
 
 // By the kinds of the source and of what becomes of it.
-constexpr auto FUNCTIONS = table_of<Bool, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, float,
-                                    double>();
+constexpr auto FUNCTIONS =
+    table_of<Bool, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, float, double>();
 constexpr int NBYTES[KIND_COUNT] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 4, 8};
 
 template <int WIDTH> void swap_numbers(const uint8_t *source, uint8_t *out, int64_t nbytes) {
