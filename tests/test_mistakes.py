@@ -677,7 +677,7 @@ MISTAKES = [
     ),
     (
         'ps.from_hdf5("text.txt")',
-        "text.txt is no HDF5 file: it begins with b'hello'.",
+        "text.txt cannot be opened: Unable to synchronously open file (file signature not found).",
     ),
     (
         "ps.range(9).cache(3)",

@@ -106,6 +106,7 @@ def test_film_that_was_made_before_is_used_again(tmp_path, capsys):
     assert capsys.readouterr().out == f"Film: {path} (made before; delete it when you like)\n"
 
 
+@needs_photographs
 def test_film_that_an_exception_ended_is_not_there(tmp_path, monkeypatch):
     def fail(*_):
         yield from [np.zeros((3, 50, 50))] * film.CHUNK

@@ -353,12 +353,12 @@ def test_a_source_that_gets_no_memory_is_an_error_with_the_element() -> None:
             return f"row {index} of hungry.own"
 
     dataset = ps.from_source(Hungry())
-    with pytest.raises(
-        ps.MemoryLimitError, match=r"^row 7 of hungry\.own cannot be read: Unable to allocate 1\.00 PiB"
-    ):
+    with pytest.raises(MemoryError, match=r"Unable to allocate 1\.00 PiB") as caught:
         dataset[7]
-    with pytest.raises(ps.MemoryLimitError, match=r"^row 0 of hungry\.own cannot be read: .* write it again\.\n"):
+    assert any("row 7 of hungry.own" in note for note in caught.value.__notes__)
+    with pytest.raises(MemoryError, match=r"Unable to allocate 1\.00 PiB") as caught:
         list(dataset.batch(4).loader("threads"))
+    assert any("row 0 of hungry.own" in note for note in caught.value.__notes__)
 
 
 def test_categories_and_starts_of_more_rows_than_memory_holds_are_errors_with_the_file(tmp_path: Path) -> None:
@@ -369,8 +369,8 @@ def test_categories_and_starts_of_more_rows_than_memory_holds_are_errors_with_th
         file["X"].attrs["encoding-type"], file["X"].attrs["shape"] = "csr_matrix", (HUGE, 3)
         file.create_dataset("obs/kind/codes", (HUGE,), "i1", chunks=(8,))
         file["obs/kind/categories"], file["obs/kind"].attrs["encoding-type"] = ["a"], "categorical"
-    text = r"The system gives no 1,024 TiB for the 140,737,488,355,32\d numbers of .*lies\.h5ad"
-    with pytest.raises(ps.MemoryLimitError, match=text):
+    text = r"lies\.h5ad.*Unable to allocate"
+    with pytest.raises(ps.SourceError, match=text):
         ps.from_h5ad(tmp_path / "lies.h5ad")[0]
-    with pytest.raises(ps.MemoryLimitError, match=text):
+    with pytest.raises(ps.SourceError, match=text):
         next(iter(ps.from_h5ad(tmp_path / "lies.h5ad", ["kind"]).select("kind").batch(3).loader("threads")))

@@ -120,8 +120,8 @@ def test_the_sentence_and_what_if_agree(said: ps.Report, workers: int | None) ->
 
 def test_more_threads_that_share_one_cpu_do_not_help() -> None:
     on_threads = replace(COMPUTING, reach="thread", cpu_s=1.0)
-    said = report(on_threads, may_hold_gil=True, cpus=2.0)
+    said = report(on_threads, may_hold_gil=True, cpus=8.0)
     assert "executor='processes' helps" in said.limit
     assert said.what_if(workers=8).elements_per_s == pytest.approx(said.what_if(workers=2).elements_per_s)
-    parallel = report(on_threads, may_hold_gil=False, cpus=2.0)
+    parallel = report(on_threads, may_hold_gil=False, cpus=8.0)
     assert parallel.what_if(workers=8).elements_per_s > 1.5 * parallel.what_if(workers=2).elements_per_s

@@ -5,9 +5,9 @@
     distort = compose(rotate(15), shear(0.2), scale(0.1), one_of(blur(1.5), sharpen(1)))
     batches = dataset.random_map(distort, seed=1).batch(32)
 
-Decoding: `_decode` turns the bytes of a file into an array. `_formats` reads headers, `_codecs` decodes, and
-`_resize` resizes. `_scratch` is the memory of a thread for that. The distortions stand in `distort/`, which is imported
-when one is asked for.
+Decoding: `_decode` turns the bytes of a file into an array, by the libraries of `_codecs`, and `_resize` resizes it.
+`_scratch` is the memory of a thread for that. The distortions stand in `distort/`, which is imported when one is asked
+for.
 """
 
 import sys as _sys
@@ -34,6 +34,7 @@ __all__ = [
     "resize",
 ]
 __all__.extend(_OWN[_IMAGE])
+__all__.sort()
 
 for _name in (Decoding, ImageError, OpenCVMissingError, Resizing, SimpleJPEGMissingError, decode, resize):
     # Reprs, docs and pickles say `penstock.image.Decoding`, and not the private module.
