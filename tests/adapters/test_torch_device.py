@@ -49,7 +49,7 @@ def adapter_of(monkeypatch):
     from penstock.adapters.torch import TorchAdapter
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr("penstock.adapters.torch._as_device", lambda device: torch.device(device or "cpu"))
     adapters = []
 
     def make(runtime, *, device="cuda", pin_memory=True, **options):
