@@ -1,6 +1,7 @@
 """The trainer's own node: worker processes of the trainer do its work, beside the agents of other nodes."""
 
 import os
+import queue
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +17,7 @@ from penstock.testing._assertions import leaves_no_worker
 from tests.cluster.conftest import HERE
 from tests.cluster.watch import agents, stores, until
 from tests.strategies import Plan, plans
+from tests.waits import DEADLINE_S
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 
@@ -90,7 +92,21 @@ def test_this_machine_and_others_deliver_the_epochs_of_the_model(agents_are_ever
                 assert_same(batch, want)
 
 
+def unit_count(loader: ps.Loader) -> int:
+    """The units that wait or are under way, of all loaders of the fleet, as its thread counts them."""
+    fleet: Any = loader._delivery._executor._fleet
+    found: queue.SimpleQueue[int] = queue.SimpleQueue()
+    fleet.post(
+        lambda: found.put(
+            sum(len(task.waiting) for task in fleet._tasks.values())
+            + sum(len(agent.shares) for agent in fleet.agents.values())
+        )
+    )
+    return found.get(timeout=DEADLINE_S)
+
+
 def test_this_machine_and_others_share_the_work(agents_are_everywhere: ps.Loader) -> None:
+    until(lambda: not unit_count(agents_are_everywhere))  # else a place has no room for the first share
     dataset = ps.range(6).map(lambda x: os.getppid()).batch(1)
     with dataset.loader("ray", workers=1, ray_options=EVERYWHERE) as loader:
         parents = [int(batch[0]) for batch in loader]
