@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.sources._openfile import File
 from penstock.testing import SourceTests
 
 NUMBERS = ["uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
@@ -233,8 +234,12 @@ LIES = {
     "no shards": (lambda index: index.update(shards=[]), "has no shards. Its writing failed"),
     "no description": (lambda index: index.update(shards=[3]), "is no index of MDS, or damaged: TypeError"),
     "format": (shard(format="csv"), "the format is csv of version 2, and mds of version 2 is read"),
-    "many": (shard(samples=10**12), "mds says that it has 3 samples, and its index says 1,000,000,000,000"),
-    "negative": (shard(samples=-1), "mds says that it has 3 samples, and its index says -1"),
+    "many": (shard(samples=10**9), "mds says that it has 3 samples, and its index says 1,000,000,000"),
+    "too many": (
+        shard(samples=10**30),
+        r"index\.json is no index of MDS, or damaged: ValueError\('a shard has 10{30} sam",
+    ),
+    "negative": (shard(samples=-1), r"index\.json is no index of MDS, or damaged: ValueError\('a shard has -1 samples"),
     "fewer": (shard(samples=1), "shard.00000.mds says that it has 3 samples, and its index says 1"),
     "above": (raw(basename="../x.mds"), "the file '../x.mds' lies outside the folder of the index"),
     "elsewhere": (raw(basename="/etc/passwd"), "the file '/etc/passwd' lies outside the folder"),
@@ -252,6 +257,23 @@ def test_a_lying_index_is_named(tmp_path, kind):
     with pytest.raises(ps.SourceError, match=text) as caught:
         ps.from_mds(folder)[1]
     assert str(folder) in str(caught.value)
+
+
+def test_a_lying_index_is_an_error_at_every_access(tmp_path):
+    folder = written(tmp_path / "x", COLUMNS, SAMPLES)
+    about(folder, shard(samples=2))
+    ds = ps.from_mds(folder)
+    for read in (lambda: ds[1], lambda: ds[1], lambda: list(ds)):
+        with pytest.raises(ps.SourceError, match=r"mds says that it has 3 samples, and its index says 2\."):
+            read()
+
+
+def test_the_compression_of_a_shard_is_found_without_a_look_at_the_others(tmp_path, monkeypatch):
+    source = ps.from_mds(written(tmp_path / "x", COLUMNS, SAMPLES * 9, "gz", shard_size=1))._node.data
+    compared, equal = [], File.__eq__
+    monkeypatch.setattr(File, "__eq__", lambda *pair: compared.append(pair) or equal(*pair))
+    assert {source.compression_of(file) for file in source.files} == {"gzip"}
+    assert len(compared) <= len(source.files)
 
 
 @pytest.mark.parametrize("content", [b"", b"[" * 100_000, b"[]", b"\xff", b"{"])

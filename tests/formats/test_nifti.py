@@ -214,6 +214,10 @@ DAMAGES = {
         r"0\.nii .*cannot be read: Expected",
     ),
     "below zero": (lambda data: data[:42] + struct.pack("<h", -3) + data[44:], r"0\.nii"),
+    "zero": (
+        lambda data: data[:42] + struct.pack("<h", 0) + data[44:],
+        r"0\.nii cannot be read: its shape is \(0, 6, 4\)",
+    ),
     "no type": (lambda data: data[:70] + struct.pack("<h", 999) + data[72:], r"0\.nii cannot be read"),
     "nowhere": (lambda data: data[:108] + struct.pack("<f", np.nan) + data[112:], r"0\.nii cannot be read"),
     "far away": (lambda data: data[:108] + struct.pack("<f", 1e9) + data[112:], r"0\.nii \(element 0\) cannot be read"),

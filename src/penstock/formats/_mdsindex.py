@@ -114,9 +114,12 @@ def _described(about: Any) -> Described:
         MdsColumn(name, encoding, None if nbytes is None else int(nbytes), form_of(encoding))
         for name, encoding, nbytes in zip(*facts, strict=True)
     )
+    samples = int(about["samples"])
+    if not 0 <= samples < 1 << 32:
+        raise ValueError(f"a shard has {samples} samples, and 0 to 4294967295 fit in one")
     zipped = _file_in(about["zip_data"]) if about["zip_data"] else None
     compression = about["compression"].partition(":")[0] if zipped else ""
-    return Described(_file_in(about["raw_data"]), columns, int(about["samples"]), zipped, compression)
+    return Described(_file_in(about["raw_data"]), columns, samples, zipped, compression)
 
 
 def _file_in(about: Any) -> str:

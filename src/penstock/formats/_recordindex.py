@@ -100,6 +100,10 @@ class RecordFiles(FilesSource):
     @cached_property
     def index(self) -> RecordPlaces:
         """The places of the records."""
+        return self.make_index()
+
+    def make_index(self) -> RecordPlaces:
+        """Finds the places of the records, for `index`."""
         contents, found = zip(*for_each(self.files, self._indexed, self._kept), strict=True)
         offsets = [each["offsets"] for each in found]
         return RecordPlaces(contents, bounds_of(len(each) - 1 for each in offsets), np.concatenate(offsets), found)

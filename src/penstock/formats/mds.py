@@ -215,16 +215,19 @@ class MdsSource(RecordFiles):
         return place[: self.index.files[number].open().read_into(offset, place)]
 
     def compression_of(self, file: File) -> Compression | None:
-        return self.codecs[self.files.index(file)]
+        return self._codec_of[file]
 
     @cached_property
-    def index(self) -> RecordPlaces:
+    def _codec_of(self) -> dict[File, Compression | None]:
+        return dict(zip(self.files, self.codecs, strict=True))
+
+    def make_index(self) -> RecordPlaces:
         """The places of the samples.
 
         Raises:
             SourceError: A shard has another number of samples than the index says.
         """
-        found = super().index
+        found = super().make_index()
         for file, said, offsets in zip(self.files, self.counts, found.found, strict=True):
             if (count := len(offsets["offsets"]) - 1) != said:
                 raise SourceError(

@@ -105,7 +105,10 @@ def image_of(path: str) -> Any:
         for kind in _KINDS:
             is_one, sniff = kind.path_maybe_image(path, sniff)
             if is_one:
-                return kind.from_filename(path, mmap=False)  # a mapped file that is cut ends the process
+                image = kind.from_filename(path, mmap=False)  # a mapped file that is cut ends the process
+                if min(image.shape, default=1) < 1:
+                    raise ValueError(f"its shape is {image.shape}")
+                return image
     except PenstockError:
         raise
     except Exception as error:  # what nibabel raises for damage has many types
