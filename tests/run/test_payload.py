@@ -12,7 +12,17 @@ import threading
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, NewType, ParamSpec, TypeVarTuple
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    NamedTuple,
+    NewType,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    TypeVarTuple,
+)
 
 import cloudpickle
 import numpy as np
@@ -184,6 +194,33 @@ def test_a_module_beside_the_script_travels_with_what_is_used_of_it(fresh_python
     assert result.stdout == "({15}, [])\n", result.stderr
 
 
+SETTINGS = """
+import threading
+lock = threading.Lock()
+SIZE = 3
+"""
+
+
+TAKES = """
+import cfg, second
+class Guarded:
+    def __init__(self): self.lock = None
+    def get(self): return (self.lock, second.lock, cfg.SIZE)
+print(send(lambda: Guarded().get()))
+print(send(lambda: (cfg.SIZE, Guarded().get())))
+"""
+
+
+@pytest.mark.slow
+def test_a_name_that_is_taken_of_something_else_leaves_the_one_of_a_module_behind(fresh_python, tmp_path):
+    (tmp_path / "cfg.py").write_text(SETTINGS)
+    (tmp_path / "second.py").write_text("lock = 'open'")
+    script = tmp_path / "script.py"
+    script.write_text(SEND + TAKES)
+    result = fresh_python(script)
+    assert result.stdout == "(None, 'open', 3)\n(3, (None, 'open', 3))\n", result.stderr
+
+
 @pytest.mark.slow
 def test_a_module_says_what_did_not_come_with_it(fresh_python, tmp_path):
     (tmp_path / "beside.py").write_text(MODULE + "\nf_1 = f\n")
@@ -280,6 +317,48 @@ def test_what_annotations_mention_travels(tell):
     assert tell(annotated, 3) == "3"
 
 
+R = TypeVar("R")
+
+
+class Step(Generic[P, R]):
+    def __init__(self, function: Callable[P, R]) -> None:
+        self.function = function
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+
+class Called(Protocol[P]):
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> int: ...
+
+
+class Row(Generic[*Ts]):
+    def first(self, row: tuple[*Ts]) -> Any:
+        return row[0]
+
+
+Plain = Callable[P, int]
+Longer = Callable[Concatenate[Id, P], R]
+
+
+def one_more(function: Longer[P, R], called: Called[P] | None = None, plain: Plain[P] | None = None) -> Callable[P, R]:
+    def inner(*args: P.args, **kwargs: P.kwargs) -> R:
+        return function(Id(1), *args, **kwargs)
+
+    return inner
+
+
+@one_more
+def summed(first: Id, x: int) -> tuple[Any, ...]:
+    parameters = [each.__parameters__ == (P, R) for each in (Step, Step[P, R], Longer)]
+    return first + x, Row[int, str]().first((x,)), parameters, Called[[int]].__args__, Plain[[int]], P, Ts
+
+
+def test_generics_of_parameter_specifications_travel(tell):
+    found = "(4, 3, [True, True, True], ((<class 'int'>,),), collections.abc.Callable[[int], int], ~P, Ts)"
+    assert tell(Step(summed), 3) == found
+
+
 TYPE_PARAMETERS = """
 type Pixels = np.ndarray
 type Tree[T] = list[Tree[T]] | T
@@ -299,7 +378,7 @@ def typed[**P, R](function: Callable[P, R]) -> Callable[P, R]:
 
 @typed
 def decorated(x: Pixels) -> Tree[int]:
-    return Box[int, str]().get(x)
+    return Box[int, str]().get(x), Pixels.__value__
 """
 
 
@@ -308,7 +387,7 @@ def test_type_parameters_and_aliases_travel(tell):
     module = types.ModuleType("made_by_hand")
     vars(module).update(np=np, Callable=Callable)
     exec(TYPE_PARAMETERS, vars(module))
-    assert tell(module.decorated, 3) == "3"
+    assert tell(module.decorated, 3) == "(3, <class 'numpy.ndarray'>)"
 
 
 def test_two_steps_share_one_array_through_views_of_it(tell):

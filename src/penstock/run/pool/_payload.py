@@ -5,9 +5,9 @@ or to modules that are not installed (one beside the script, a test module), wit
 Installed modules go by reference, and a worker imports them. Not in the pickle: large arrays, of which a worker gets a
 copy on write of shared memory; memmaps, which it maps again by path; open files, which are refused.
 
-A module of the user's that is used as an object (`import mylib`, then `mylib.f`) travels as a module with those of its
-names that travelling functions mention. So a worker that ran another plan sees what this plan's program has set. Its
-other imports stay behind: no worker imports a framework that only the training uses.
+A module of the user's that is used as an object (`import mylib`, then `mylib.f`) travels as a module with the names
+that travelling functions take from it. Its other imports stay behind: no worker imports a framework that only the
+training uses.
 
 Packing imports nothing of the user's, and runs only the methods by which objects are pickled. An object that cannot
 travel is refused by the name of its variable. That name is found afterwards, by packing parts.
@@ -33,7 +33,7 @@ import cloudpickle
 import numpy as np
 import numpy.typing as npt
 
-from penstock.base._code import closure_of, globals_of, is_own, is_own_code, mentioned_in
+from penstock.base._code import closure_of, globals_of, is_own, is_own_code, mentioned_in, uses
 from penstock.base._errors import SourceError, TravelError, type_of
 from penstock.base._travel import Journey, packing_for
 from penstock.lower._analysis import held_in
@@ -188,7 +188,7 @@ def _pickled(
     own: Collection[int] = (),
     leaves_machine: bool = False,
 ) -> tuple["_Pickler", Sink]:
-    names = {"__getattr__"}
+    names = _Names()
     while True:
         sink = Sink(limit_nbytes, is_kept=is_kept)
         with _turn.lock, packing_for(Journey(leaves_machine)):
@@ -206,11 +206,11 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
 
     Args:
         sink: Where it writes.
-        names: The names that functions mention, from earlier dumps of the same value. This one adds to it.
+        names: The names that functions take from modules, from earlier dumps of the same value. This one adds to it.
         own: The ids of the plan's nodes. Others are of datasets that functions hold.
     """
 
-    def __init__(self, sink: Sink, names: set[str], own: Collection[int]) -> None:
+    def __init__(self, sink: Sink, names: "_Names", own: Collection[int]) -> None:
         super().__init__(sink, protocol=5)
         self.arrays: list[tuple[Array, StridedFile | None]] = []
         """Arrays that are not in the pickle, by number, with the files of those that are mapped."""
@@ -225,6 +225,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         self._sent: list[tuple[types.ModuleType, set[str]]] = []
         self._looked_at: set[str] = set()
         self._registered: list[types.ModuleType] = []
+        self._aliases: set[int] = set()
 
     def forget(self) -> None:
         """Undoes the registration of modules in cloudpickle, except the user's own."""
@@ -234,11 +235,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
 
     def lacks_names(self) -> bool:
         """Whether a module went without a name that a function pickled later takes from it: then once more."""
-        return any(self._taken(module) - sent for module, sent in self._sent)
-
-    def _taken(self, module: types.ModuleType) -> set[str]:
-        """The names of a module that are mentioned anywhere, and the function that makes some when asked (PEP 562)."""
-        return (self._names - {"__builtins__", "__loader__", "__spec__"}) & vars(module).keys()
+        return any(self._names.of(module) - sent for module, sent in self._sent)
 
     def persistent_id(self, obj: Any) -> int | None:
         """The number of an array that is not in the pickle; the same array, the same number."""
@@ -260,7 +257,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
             self._look_at(obj.__module__)
             reduced = super().reducer_override(obj)
             if reduced is not NotImplemented:
-                self._names.update(mentioned_in(obj.__code__))
+                self._names.add(obj)
             return reduced
         if isinstance(obj, types.CodeType):
             # From 3.1.3 on, cloudpickle drops the file's name, and tracebacks would not show the user's lines.
@@ -274,10 +271,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
             if id(obj) not in self._own and obj.known_spec is None:
                 self.unseen.append(obj)
         elif isinstance(obj, _HINTS):
-            # Types of annotations, which pickle and cloudpickle would make a worker look up in the user's module.
-            if isinstance(obj, typing.NewType):
-                return typing.NewType, (obj.__name__, obj.__supertype__)
-            return getattr, (typing, "Any")
+            if not _is_of_installed(obj):  # or else by name
+                return self._reduce_hint(obj)
         elif isinstance(obj, functools._lru_cache_wrapper):
             if is_own_code(obj):  # or else it would go as a name in its module, which a worker would import
                 return _cached, (obj.__wrapped__, obj.cache_parameters())
@@ -308,10 +303,53 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
                 self._registered.append(module)
 
     def _reduce_module(self, module: types.ModuleType) -> Any:
-        content = {name: vars(module)[name] for name in self._taken(module)}
+        content = {name: vars(module)[name] for name in self._names.of(module)}
         self._sent.append((module, set(content)))
         # The content is set when the module exists, for it may refer to the module.
         return types.ModuleType, (module.__name__,), content, None, None, _fill_module
+
+    def _reduce_hint(self, hint: Any) -> Any:
+        """Types of annotations; pickle and cloudpickle would make a worker look them up in the user's module."""
+        if isinstance(hint, typing.NewType):
+            return typing.NewType, (hint.__name__, hint.__supertype__)
+        if isinstance(hint, (typing.ParamSpec, typing.TypeVarTuple)):
+            return type(hint), (hint.__name__,)
+        # One that comes again comes in its own value, `type Tree = list[Tree]`, which pickle cannot say.
+        value = typing.Any if id(hint) in self._aliases else hint.__value__
+        self._aliases.add(id(hint))
+        return _alias, (hint.__name__, value, hint.__type_params__)
+
+
+class _Names:
+    """The names that travelling functions take from the user's modules."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, set[str]] = {}
+        self._mentioned: set[str] = set()
+
+    def of(self, module: types.ModuleType) -> set[str]:
+        """The names of one module; if it is known by no function, all names that are mentioned anywhere."""
+        # A module that makes its names when they are asked for (PEP 562) goes on doing so.
+        names = self._taken.get(module.__name__, self._mentioned) | {"__getattr__"}
+        return (names - {"__builtins__", "__loader__", "__spec__"}) & vars(module).keys()
+
+    def add(self, function: types.FunctionType) -> None:
+        """Adds what a function takes: `mylib.f` takes `f`, and if `mylib` is used otherwise, all that it mentions."""
+        mentioned = set(mentioned_in(function.__code__))
+        self._mentioned |= mentioned
+        scope = {**globals_of(function, mentioned), **closure_of(function)}
+        if not any(isinstance(value, types.ModuleType) and is_own(value) for value in scope.values()):
+            return
+        for name, attributes in uses(function.__code__):
+            value = scope.get(name)
+            while isinstance(value, types.ModuleType) and is_own(value):
+                taken = self._taken.setdefault(value.__name__, set())
+                if not attributes:
+                    taken |= mentioned
+                    break
+                name, *attributes = attributes
+                taken.add(name)
+                value = vars(value).get(name)
 
 
 _OPEN_FILES = (io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO)
@@ -319,6 +357,15 @@ _OPEN_FILES = (io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.Buffer
 
 # `type X = ...` is of Python 3.12.
 _HINTS = (typing.NewType, typing.ParamSpec, typing.TypeVarTuple, getattr(typing, "TypeAliasType", typing.NewType))
+
+
+def _is_of_installed(hint: Any) -> bool:
+    module = sys.modules.get(hint.__module__ or "")
+    return module is not None and not is_own(module) and getattr(module, hint.__name__, None) is hint
+
+
+def _alias(name: str, value: Any, parameters: tuple[Any, ...]) -> Any:
+    return typing.TypeAliasType(name, value, type_params=parameters)  # type: ignore[attr-defined]  # of 3.12
 
 
 def _code(filename: str, make: Callable[..., types.CodeType], arguments: tuple[Any, ...]) -> types.CodeType:
@@ -429,7 +476,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, functools._lru_cache_wrapper):
         yield "", value.__wrapped__
     elif isinstance(value, types.FunctionType) and is_own_code(value):
-        names = set(mentioned_in(value.__code__))
+        names = {name for name, _ in uses(value.__code__)}
         yield from ((f"the variable `{name}`", each) for name, each in closure_of(value).items())
         yield from ((f"the global `{name}`", each) for name, each in globals_of(value, names).items())
         for parameter in inspect.signature(value, follow_wrapped=False).parameters.values():
