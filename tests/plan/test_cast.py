@@ -40,6 +40,17 @@ def test_what_is_beyond_a_short_batch_is_not_converted():
     assert reader.element(0, 1).tolist() == [4]
 
 
+@pytest.mark.parametrize(("value", "dtype"), [(1e6, "float16"), (1e6, ">f2"), (1e300 + 1e300j, "complex64")])
+def test_numbers_that_become_infinite_are_converted_without_a_warning(value, dtype):
+    ds = ps.from_arrays(np.full((8, 3), value)).cast(dtype)
+    with np.errstate(over="ignore"):
+        expected = np.full((4, 3), value).astype(dtype)
+    np.testing.assert_array_equal(ds[0], expected[0])
+    with ds.batch(4).loader("threads", workers=1) as loader:
+        for batch in loader:
+            np.testing.assert_array_equal(batch, expected)
+
+
 def test_dtypes_of_another_structure_are_refused():
     with pytest.raises(
         ps.SpecError, match=r"cast\(\('uint8', None\)\) names dtypes by another structure than .* \(\) int64"

@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import DTypeLike
 
-KINDS: Final = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
+KINDS: Final = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 """In the order of `Kind` in core.hpp."""
 
 
@@ -17,7 +17,7 @@ def conversion(source: DTypeLike, out: DTypeLike) -> int | None:
         out: Type of the destination's.
 
     Raises:
-        TypeError: The engine does not convert this pair. Examples: half floats, complex numbers, text.
+        TypeError: The engine does not convert this pair. Examples: complex numbers, text, what becomes big-endian.
     """
     source, out = np.dtype(source), np.dtype(out)
     if source == out:

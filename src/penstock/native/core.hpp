@@ -23,7 +23,7 @@ namespace penstock {
 // ---------------------------------------------------------------------------------------------- conversions
 
 // Numeric types, in the order of `_KINDS` in `_dtypes.py`.
-enum Kind : uint8_t { B1, I1, I2, I4, I8, U1, U2, U4, U8, F4, F8, KIND_COUNT };
+enum Kind : uint8_t { B1, I1, I2, I4, I8, U1, U2, U4, U8, F2, F4, F8, KIND_COUNT };
 
 using ConvertFunction = void (*)(const uint8_t *source, uint8_t *out, int64_t count);
 

@@ -107,11 +107,12 @@ class Cast(ByChunk):
     def convert(self, box: Rows, out: Rows, count: int) -> None:
         """Changes dtypes."""
         try:
-            out.copy_from(box, count)
-            for leaf, places in zip(self.spec.leaves, out.arrays, strict=True):
-                if leaf.max_shape is None and leaf.dtype.itemsize:  # ragged: each has an array of its own
-                    for row in out.row_numbers():
-                        places[row] = places[row].astype(leaf.dtype)
+            with np.errstate(over="ignore"):  # the copy engine does not warn either
+                out.copy_from(box, count)
+                for leaf, places in zip(self.spec.leaves, out.arrays, strict=True):
+                    if leaf.max_shape is None and leaf.dtype.itemsize:  # ragged: each has an array of its own
+                        for row in out.row_numbers():
+                            places[row] = places[row].astype(leaf.dtype)
         except (ValueError, TypeError, OverflowError) as error:
             raise self._refusal(error) from error
 
