@@ -4,6 +4,7 @@ import io
 import pickle
 import struct
 import tracemalloc
+import warnings
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -174,6 +175,14 @@ def test_inks_become_colours() -> None:
     assert (pixels(data, "rgba")[..., 3] == 255).all()
 
 
+def test_inks_without_an_end_mark_are_read_and_those_without_pixels_are_not() -> None:
+    data = simplejpeg.encode_jpeg(photo(48, 64, 4), quality=95, colorspace="CMYK", colorsubsampling="444")
+    for nbytes in (1, 2):
+        assert np.array_equal(pixels(data[:-nbytes]), pixels(data))
+    with pytest.raises(ImageError, match="truncated"):
+        pixels(data[: len(data) // 2])
+
+
 def test_inks_are_told_to_be_inverted_after_a_profile_however_long() -> None:
     inks = np.full((16, 16, 4), (255, 128, 0, 192), np.uint8)
     data = simplejpeg.encode_jpeg(inks, quality=100, colorspace="CMYK", colorsubsampling="444")
@@ -321,7 +330,8 @@ def test_masks_are_read_as_the_numbers_that_they_store(depth: int, color: int) -
     bits = np.unpackbits(numbers[..., None], axis=-1)[..., 8 - depth :].reshape(7, -1)
     rows = np.hstack([np.zeros((7, 1), np.uint8), np.packbits(bits, axis=-1)]).tobytes()
     palette = chunk(b"PLTE", bytes(255 - each % 256 for each in range(3 * 2**depth)))
-    data = png(13, 7, depth, color, rows, *[palette, chunk(b"tRNS", b"\0\0")] * (color == 3))
+    aside = [chunk(b"sBIT", b"\1\1\1"), palette, chunk(b"tRNS", b"\0\0"), chunk(b"bKGD", b"\0")]
+    data = png(13, 7, depth, color, rows, *aside * (color == 3))
     assert pixels(data, "index")[..., 0].tolist() == numbers.tolist()
     small = Decoding((3, 5), color_mode="index", interpolation="nearest", dtype=np.dtype(np.uint8))(data)[..., 0]
     assert np.array_equal(small, Resizing((3, 5), interpolation="nearest")(numbers))
@@ -335,8 +345,11 @@ def test_masks_are_read_as_the_numbers_that_they_store(depth: int, color: int) -
         (FILES["png"], "a PNG of the mode RGB, and color_mode='index' reads the numbers of PNGs alone"),
         (png(1, 1, 8, 4, b"\0\1\2"), "a PNG of the mode LA"),
         (png(1, 1, 16, 0, b"\0\1\2"), "a PNG of the mode I;16"),
-        (png(4, 1, 2, 3, b"\0\x1b").replace(b"IDAT", b"IDaT"), "no image of a kind that is read here"),
+        (png(4, 1, 2, 3, b"\0\x1b").replace(b"IDAT", b"IDaT"), "broken PNG file"),
         (png(40, 40, 8, 3, bytes(41 * 40))[:-20], "truncated"),
+        (png(9, 9, 8, 0, bytes(10 * 5)), "damaged or truncated PNG"),  # 5 of 9 rows
+        (png(9, 9, 8, 3, bytes(10 * 5), chunk(b"PLTE", bytes(6))), "damaged or truncated PNG"),
+        (png(9, 9, 1, 3, bytes(3 * 8 + 2), chunk(b"PLTE", bytes(6))), "damaged or truncated PNG"),
         (png(40, 40, 8, 3, bytes(41 * 40))[:-17] + b"?" + png(40, 40, 8, 3, bytes(41 * 40))[-16:], "broken PNG file"),
     ],
 )
@@ -419,6 +432,8 @@ def test_an_animated_png_is_its_image_which_need_not_be_in_the_animation() -> No
     for mode in ("grayscale", "index"):
         assert pixels(data, mode).ravel().tolist() == [7, 9]
     assert pixels(data, "rgba").ravel().tolist() == [7, 7, 7, 255, 9, 9, 9, 255]
+    data = png(4, 1, 2, 0, b"\0\x1b", announced, chunk(b"tRNS", b"\0\2"), control(0), after=frame(1, bytes(2)))
+    assert pixels(data, "rgba")[..., 3].tolist() == [[255, 255, 0, 255]]
     data = png(2, 1, 16, 0, b"\0\x07\xff\x09\xff", announced, control(0), after=frame(1, bytes(5)))
     assert pixels(data).tolist() == [[[7, 7, 7], [9, 9, 9]]]
 
@@ -652,6 +667,26 @@ def test_a_damaged_file_is_an_error_or_pixels_of_some_kind_and_never_a_crash(nam
 def test_what_is_no_image_is_told_by_its_first_bytes(data: bytes, text: str) -> None:
     with pytest.raises(ImageError, match=rf"no image of a kind that is read here.*{text}.* take it out of the images"):
         pixels(data)
+
+
+def test_more_pixels_than_pillows_limit_are_told_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    monkeypatch.setattr(pillow, "MAX_IMAGE_PIXELS", 48 * 64 // 2 - 1)
+    cure = (
+        r"3072 pixels.* raise PIL\.Image\.MAX_IMAGE_PIXELS\. Worker processes do not see what the program sets.*"
+        "or use executor='threads'"
+    )
+    for name in ("bmp", "tiff", "gif"):
+        with pytest.raises(ImageError, match=cure) as raised:
+            pixels(FILES[name])
+        assert "damaged" not in str(raised.value)
+    monkeypatch.setattr(pillow, "MAX_IMAGE_PIXELS", 48 * 64 // 2)
+    with pytest.warns(pillow.DecompressionBombWarning):
+        assert np.array_equal(pixels(FILES["bmp"]), PHOTO)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(pillow.DecompressionBombWarning):
+            pixels(FILES["bmp"])
 
 
 def test_other_formats_of_pillow_are_read() -> None:

@@ -7,6 +7,7 @@ and not blended, 16 bits become the upper 8.
 
 import io
 import re
+import zlib
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -24,6 +25,9 @@ Size = tuple[int, int]
 _JPEG: Final = b"\xff\xd8\xff"
 _JPEG_END: Final = b"\xff\xd9"
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
+_PNG_END: Final = b"\0\0\0\0IEND\xaeB`\x82"
+_FRAMES: Final = (b"acTL", b"fcTL", b"fdAT")
+"""Of the chunks of a PNG, those of its animation."""
 _PILLOW: Final = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF")
 """What Pillow reads here. Others are read by programs (EPS), or are no pictures."""
 
@@ -33,6 +37,16 @@ _TIFF_MEANING: Final = 262
 _TIFF_PLANES: Final = 284
 _TIFF_NUMBERS: Final = 339
 
+_GREYS: Final = ("1", "L", "LA")
+"""Pillow's modes without colours."""
+_CONVERSIONS: Final = {
+    (1, 3): "COLOR_GRAY2RGB",
+    (1, 4): "COLOR_GRAY2RGBA",
+    (3, 1): "COLOR_RGB2GRAY",
+    (3, 4): "COLOR_RGB2RGBA",
+    (4, 1): "COLOR_RGBA2GRAY",
+    (4, 3): "COLOR_RGBA2RGB",
+}
 _TURBO_COLORS: Final = {1: "GRAY", 3: "RGB", 4: "RGBA"}
 
 _MOST_EXTRANEOUS: Final = 4096
@@ -68,9 +82,11 @@ def decoded(data: memoryview, channels: int, least: Callable[[int, int], Size] |
     head = bytes(data[:12])
     if head.startswith(_JPEG):
         return _jpeg(data, channels, least)
-    is_animation = b"acTL" in bytes(data[:4096])  # of which OpenCV reads the frames, and not the image
-    if head.startswith(_PNG) and not is_animation:
-        return _by_opencv(data, channels, "PNG")
+    if head.startswith(_PNG):
+        if b"acTL" not in bytes(data[:4096]):
+            return _by_opencv(data, channels, "PNG")
+        image = _still(data)  # OpenCV reads the frames, and not the image
+        return _of_channels(_by_opencv(image, 3 if channels == 1 else channels, "PNG"), channels)
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return _by_opencv(data, channels, "WebP")
     return _by_pillow(data, channels)
@@ -82,16 +98,39 @@ def indices(data: memoryview) -> Pixels:
     Raises:
         ImageError: It stores colours, or more than 8 bits, or is no PNG, or is damaged.
     """
-    image = _opened(data)
-    if image.format != "PNG" or image.mode not in ("1", "L", "P"):
+    depth, color = bytes(data[24:26]) if bytes(data[:8]) == _PNG and len(data) > 32 else (0, 0)
+    if color not in (0, 3) or not 1 <= depth <= 8:
+        image = _opened(data, whole=False)
         raise ImageError(
             f"a {image.format} of the mode {image.mode}, and color_mode='index' reads the numbers of PNGs alone, of a "
             "palette or of grey of up to 8 bits. color_mode='grayscale' reads its brightness. A function of yours "
             "reads other numbers: OpenCV's IMREAD_UNCHANGED for 16 bits, a table for colours."
         )
-    numbers = np.asarray(image, np.uint8)
-    depth = data[24]  # of levels of grey, which Pillow spreads from 0 to 255
-    return (numbers // (255 // (2**depth - 1)) if image.mode == "L" else numbers)[..., None]
+    levels = _by_opencv(_still(data, is_grey=True), 1, "PNG")  # from 0 to 255
+    return levels if depth == 8 else (levels // (255 // (2**depth - 1))).astype(np.uint8)
+
+
+def _still(data: memoryview, *, is_grey: bool = False) -> memoryview:
+    """Returns a PNG without its animation, after a test of all checksums.
+
+    Args:
+        data: The PNG.
+        is_grey: The result says that it is grey and has nothing else, so that indices of a palette are levels.
+    """
+    kept, start = [_PNG], len(_PNG)
+    while (kind := bytes(data[start + 4 : start + 8])) != b"IEND":
+        end = start + 8 + int.from_bytes(data[start : start + 4], "big")
+        if end + 4 > len(data):
+            raise _failed("PNG", f"it ends in the chunk at byte {start:,}")
+        if zlib.crc32(data[start + 4 : end]) != int.from_bytes(data[end : end + 4], "big"):
+            raise _failed("PNG", f"broken PNG file, wrong checksum of {kind!r} at byte {start:,}")
+        if kind == b"IHDR" and is_grey:
+            header = bytes([*data[start + 4 : start + 17], 0, *data[start + 18 : end]])
+            kept += [bytes(data[start : start + 4]), header, zlib.crc32(header).to_bytes(4, "big")]
+        elif kind == b"IDAT" or not (is_grey or kind in _FRAMES):
+            kept.append(bytes(data[start : end + 4]))
+        start = end + 4
+    return memoryview(b"".join([*kept, _PNG_END]))
 
 
 def _failed(kind: str, reason: object) -> ImageError:
@@ -115,7 +154,7 @@ def _jpeg(data: memoryview, channels: int, least: Callable[[int, int], Size] | N
     if colors in ("CMYK", "YCCK"):
         inks = scratch("decoded", (height, width, 4), np.uint8)
         _turbo(data, inks, "CMYK")
-        return _without_inks(inks, channels, inverted="adobe" in _opened(data).info)
+        return _without_inks(inks, channels, inverted="adobe" in _opened(data, whole=False).info)
     pixels = scratch("decoded", (height, width, channels), np.uint8)
     _turbo(data, pixels, _TURBO_COLORS[channels])
     return pixels
@@ -164,13 +203,16 @@ def _without_inks(inks: Pixels, channels: int, *, inverted: bool) -> Pixels:
     if not inverted:
         np.subtract(255, inks, out=inks)
     rgb = (np.multiply(inks[..., :3], inks[..., 3:], dtype=np.uint16) // 255).astype(np.uint8)
-    return _from_rgb(rgb, channels)
+    return _of_channels(rgb, channels)
 
 
-def _from_rgb(rgb: Pixels, channels: int) -> Pixels:
-    if channels == 1:
-        return np.asarray(cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY))[..., None]
-    return rgb if channels == 3 else np.asarray(cv2.cvtColor(rgb, cv2.COLOR_RGB2RGBA))
+def _of_channels(pixels: Pixels, channels: int) -> Pixels:
+    """Converts grey, RGB or RGBA to one of the others. Alpha is dropped, or 255."""
+    present = pixels.shape[2]
+    if present == channels:
+        return pixels
+    converted = np.asarray(cv2.cvtColor(pixels, getattr(cv2, _CONVERSIONS[present, channels])))
+    return converted.reshape(*pixels.shape[:2], channels)
 
 
 def _by_opencv(data: memoryview, channels: int, kind: str) -> Pixels:
@@ -207,23 +249,29 @@ def _transparent(data: memoryview, pixels: npt.NDArray[Any]) -> Pixels | None:
 
 def _by_pillow(data: memoryview, channels: int) -> Pixels:
     image = _opened(data)
-    rgba = np.array(_of_8_bits(image).convert("RGBA"))
-    if image.format == "GIF":  # black where it is transparent and around its first frame, as TensorFlow does
+    if (levels := _wide_levels(image)) is not None:
+        return _of_channels(levels[..., None], channels)
+    is_partial = image.format == "GIF" and (image.has_transparency_data or image.dispose_extent != (0, 0, *image.size))
+    if is_partial or image.mode == "RGBA" or (channels == 4 and image.has_transparency_data):
+        mode = "RGBA"
+    else:
+        mode = "L" if image.mode in _GREYS else "RGB"
+    # For one mode, convert() is a copy.
+    pixels = np.asarray(image if image.mode == mode else image.convert(mode))
+    if is_partial:  # black where it is transparent and around its first frame, as TensorFlow does
         left, top, right, bottom = image.dispose_extent
-        frame = np.zeros(rgba.shape[:2], bool)
+        frame = np.zeros(pixels.shape[:2], bool)
         frame[top:bottom, left:right] = True
-        rgba[~frame | (rgba[..., 3] == 0)] = 0
-    return rgba if channels == 4 else _from_rgb(np.ascontiguousarray(rgba[..., :3]), channels)
+        pixels = np.where((frame & (pixels[..., 3] != 0))[..., None], pixels, np.uint8(0))
+    return _of_channels(pixels if pixels.ndim == 3 else pixels[..., None], channels)
 
 
-def _of_8_bits(image: Any) -> Any:
-    """Returns Pillow's image in 8 bits.
+def _wide_levels(image: Any) -> Pixels | None:
+    """Returns the upper 8 bits of Pillow's image of grey with up to 16 bits; None for one of 8 bits.
 
     Raises:
         ImageError: Its numbers are no levels, or it is a TIFF of a kind that Pillow reads as another.
     """
-    from PIL import Image
-
     tags = getattr(image, "tag_v2", {})
     bits = tags.get(_TIFF_BITS, (16,))[0]
     is_apart = bits > 8 and tags.get(_TIFF_PLANES) == 2
@@ -233,26 +281,32 @@ def _of_8_bits(image: Any) -> Any:
             "for each colour. Read it with tifffile in a function of your own, or convert it to PNG."
         )
     if not image.mode.startswith("I;16"):
-        return image
-    levels = np.asarray(image) >> bits - 8
-    return Image.fromarray((255 - levels if tags.get(_TIFF_MEANING) == 0 else levels).astype(np.uint8))
+        return None
+    levels: npt.NDArray[Any] = np.asarray(image) >> bits - 8
+    return (255 - levels if tags.get(_TIFF_MEANING) == 0 else levels).astype(np.uint8)
 
 
 def _opened(data: memoryview | bytes, *, whole: bool = True) -> Any:
-    """Returns Pillow's image; with its pixels, after a test of its checksums, if it is wanted `whole`."""
+    """Returns Pillow's image, with its pixels if it is wanted `whole`."""
     with needs("an image that is no JPEG, PNG or WebP", "pillow"):
         from PIL import Image, UnidentifiedImageError
     try:
         image = Image.open(io.BytesIO(data), formats=_PILLOW)
         if whole:
-            image.verify()  # which ends the use of it
-            image = Image.open(io.BytesIO(data), formats=_PILLOW)
             image.load()
     except UnidentifiedImageError:
         raise ImageError(
             f"no image of a kind that is read here, or a truncated one: it has {len(data):,} bytes, and begins with "
             f"{bytes(data[:32])!r}. Fetch the file again, or take it out of the images."
         ) from None
+    except Image.DecompressionBombError as error:
+        raise ImageError(
+            f"an image of more pixels than Pillow's limit admits ({error}) If it is yours, raise "
+            "PIL.Image.MAX_IMAGE_PIXELS. Worker processes do not see what the program sets: set it in the function "
+            "that decodes, or in one that is mapped before, or use executor='threads'."
+        ) from None
+    except Image.DecompressionBombWarning:  # where the program makes errors of warnings
+        raise
     except Exception as error:  # of many kinds
         raise _failed("image", error) from None
     return image

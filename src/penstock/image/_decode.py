@@ -51,7 +51,7 @@ class Decoding:
     Memory: scratch memory of the thread, up to 4 MiB an array (an image of 1.4 million pixels in rgb). A larger image
     takes fresh memory while it is decoded: `height * width * channels` bytes if it is a JPEG, twice to three times that
     for other formats, and 6 bytes a pixel more for a progressive JPEG. Of sizes that a header claims, the limits are
-    those of the libraries, such as `PIL.Image.MAX_IMAGE_PIXELS`.
+    those of the libraries, such as `PIL.Image.MAX_IMAGE_PIXELS`, which a worker process has to set for itself.
 
     Example:
         >>> from pathlib import Path
