@@ -1,8 +1,13 @@
 """A worker process gets no more memory than its share, and what asks for more is an error of its element."""
 
 import json
+import mmap
 import os
+import resource
 import struct
+import subprocess
+import sys
+import threading
 import zlib
 from fractions import Fraction
 from pathlib import Path
@@ -31,6 +36,24 @@ def aborts(x: Any) -> Any:
             np.ones(8 << 30, np.uint8)
         except MemoryError:
             os.abort()  # as compiled code does
+    return x
+
+
+def starts_threads(x: Any) -> Any:
+    if int(x) != BAD:
+        return x
+    end = threading.Event()
+    threads = [threading.Thread(target=end.wait) for _ in range(16)]
+    given = threading.stack_size(1 << 30)
+    try:
+        for thread in threads:
+            thread.start()
+    finally:
+        end.set()
+        threading.stack_size(given)
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
     return x
 
 
@@ -118,7 +141,7 @@ def test_a_dictionary_of_parquet_that_expands_gives_its_rows_or_an_error_with_th
             assert "dictionary.parquet" in str(error)  # noqa: PT017
 
 
-@pytest.mark.parametrize("function", [hungry, aborts])
+@pytest.mark.parametrize("function", [hungry, aborts, starts_threads])
 def test_a_function_that_asks_for_more_costs_its_element(function: Any, tmp_path: Path) -> None:
     dataset = ps.range(COUNT).map(function, element_spec=ps.ArraySpec((), "int64")).batch(1)
     options: dict[str, Any] = {"executor": "processes", "workers": 1, "memory_limit": LIMIT}
@@ -131,6 +154,32 @@ def test_a_function_that_asks_for_more_costs_its_element(function: Any, tmp_path
     with dataset.loader(**options, on_error="skip", quarantine=aside) as loader:
         assert [batch.tolist() for batch in loader] == [[x] for x in range(COUNT) if x != BAD]
     assert "A worker process may reserve 1." in json.loads(aside.read_text())["message"]
+
+
+def test_an_error_of_a_function_whose_file_has_memory_in_its_name_is_not_about_memory() -> None:
+    def fails(x: Any) -> Any:
+        raise ValueError("no such frame")
+
+    assert "memory" in Path(__file__).name
+    dataset = ps.range(COUNT).map(fails, element_spec=ps.ArraySpec((), "int64")).batch(1)
+    with (
+        dataset.loader("processes", 1, memory_limit=LIMIT) as loader,
+        pytest.raises(ps.ElementError, match="no such frame") as caught,
+    ):
+        list(loader)
+    assert not any("may reserve" in note for note in caught.value.__notes__)
+
+
+def test_a_program_that_a_function_starts_inherits_the_limit_and_may_raise_it() -> None:
+    def run(x: Any) -> Any:
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        code = f"import mmap; mmap.mmap(-1, {soft}, {mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS})"
+        lift = (lambda: resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))) if x else None
+        return subprocess.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL, preexec_fn=lift).returncode
+
+    dataset = ps.range(2).map(run, element_spec=ps.ArraySpec((), "int64")).batch(2)
+    with dataset.loader("processes", 1, memory_limit=LIMIT) as loader:
+        assert [batch.tolist() for batch in loader] == [[1, 0]]
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])

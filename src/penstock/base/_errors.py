@@ -91,7 +91,8 @@ class LoaderError(PenstockError, RuntimeError):
     """A loader cannot be used this way: it is closed, a newer iterator has taken over, or ranks deliver other data."""
 
 
-_LACK: Final = re.compile("memory|alloc|OOM", re.IGNORECASE)
+_LACK: Final = re.compile("memory|alloc|OOM|can't start new thread", re.IGNORECASE)
+"""Python does not say that it got no memory for the stack of a thread."""
 
 
 def lacks_memory(error: BaseException) -> bool:
@@ -100,7 +101,8 @@ def lacks_memory(error: BaseException) -> bool:
     for _ in range(10):
         if found is None:
             break
-        if isinstance(found, MemoryError) or _LACK.search(words_of(found)):
+        is_place = isinstance(found, ElementError) and found.__cause__ is not None  # names the file of a function
+        if isinstance(found, MemoryError) or (not is_place and _LACK.search(words_of(found))):
             return True
         found = found.__cause__ or found.__context__
     return False
