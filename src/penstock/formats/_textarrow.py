@@ -1,28 +1,33 @@
-"""Text as one Arrow file: DuckDB finds the least types of all rows, then parses them, in bounded memory (design/0034).
+"""Text as one Arrow file: one pass finds the least types of all rows, another parses them, in bounded memory.
 
-The file has the values that elements have: cast, and with what stands in for nulls.
+DuckDB parses JSON, and pyarrow CSV (design/0034). The file has the values that elements have: cast, and with what stands
+in for nulls.
 """
 
 import codecs
 import csv
 import io
+import itertools
 import json
 import math
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, Literal, final
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
 import pyarrow.types as kinds
 
 from penstock.base._errors import PenstockError, SourceError, SpecError
-from penstock.formats._columns import RowError, is_list
+from penstock.base._units import size_text
+from penstock.formats._columns import RowError, inmost, is_list, is_text, with_values
 from penstock.formats._leasttypes import least
 from penstock.formats._leaves import Dtypes, Leaf, Nulls, chosen, differences, leaves_of, values_of
 from penstock.formats._recordindex import Compressed, found_compression, in_utf_8, progress
@@ -66,26 +71,34 @@ _STRUCTURES: Final = {name: kind for kind, name in _NAMES.items()} | {
 }
 """What types are called in the structure of JSON. The names of integers say only which signs they have."""
 _NULLS: Final = (
-    "list_contains(['', '#N/A', '#N/A N/A', '#NA', '-1.#IND', '-1.#QNAN', '-NaN', '-nan', '1.#IND', '1.#QNAN', 'N/A', "
-    "'NA', 'NULL', 'NaN', 'n/a', 'nan', 'null'], {0})"
-)
-"""Whether a field of CSV that is no text stands for null, as in pyarrow and pandas."""
-_DATE: Final = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
-_TIME: Final = f"{_DATE}[ T][0-9]{{2}}:[0-9]{{2}}(:[0-9]{{2}})?"
-_CASES: Final = {
-    1: "TRY_CAST({0} AS BIGINT)::VARCHAR = trim({0})",
-    2: "lower({0}) IN ('true', 'false')",
-    4: f"regexp_full_match({{0}}, '{_DATE}') AND TRY_CAST({{0}} AS DATE) IS NOT NULL",
-    8: f"regexp_full_match({{0}}, '{_TIME}') AND TRY_CAST({{0}} AS TIMESTAMP_S) IS NOT NULL",
-    16: f"regexp_full_match({{0}}, '{_TIME}[.][0-9]{{1,9}}') AND TRY_CAST({{0}} AS TIMESTAMP_NS) IS NOT NULL",
-    32: r"regexp_full_match(trim({0}), '(?i)[-+]?((0|[1-9][0-9]*)([.][0-9]*)?|[.][0-9]+|inf|infinity)(e[-+]?[0-9]+)?')",
+    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A", "NA", "NULL",
+    "NaN", "n/a", "nan", "null",
+)  # fmt: skip
+"""Fields of CSV without quotes that stand for null, but in a column of text, as in pyarrow and pandas."""
+_TRUTHS: Final = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
+_DAY: Final = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_TIME: Final = f"{_DAY}[ T][0-9]{{2}}:[0-9]{{2}}(:[0-9]{{2}})?"
+_PART: Final = r"[.][0-9]{1,9}"
+_ZONE: Final = "(Z|[-+][0-9]{2}(:?[0-9]{2})?)"
+_FIELDS: Final = {
+    1: (r"[ \t]*-?(0|[1-9][0-9]*)[ \t]*", pa.int64()),
+    2: (r"[ \t]*(" + "|".join(itertools.chain(*_TRUTHS)) + r")[ \t]*", None),
+    4: (_DAY, pa.date32()),
+    8: (_TIME, pa.timestamp("s")),
+    16: (_TIME + _PART, pa.timestamp("ns")),
+    32: (_TIME + _ZONE, pa.timestamp("s", "UTC")),
+    64: (_TIME + _PART + _ZONE, pa.timestamp("ns", "UTC")),
+    128: (r"(?i)[ \t]*-?((0|[1-9][0-9]*)([.][0-9]*)?|[.][0-9]+|inf|infinity)(e[-+]?[0-9]+)?[ \t]*", None),
 }
-"""What a field of CSV is, as a condition of SQL; other fields are text. DuckDB's own sniffer takes `0x10` for 16, `t`
-for true and `01/02/2020` for a date, and passes over lines that do not suit it."""
+"""What a field of CSV may be: a pattern, and the type that its text must then fit. Other fields are text."""
+_LARGE: Final = 128
+"""Integers that int64 does not hold are floats."""
+_OTHER: Final = 256
 _FOUND: Final = (
-    {0: pa.null(), 1: pa.int64(), 2: pa.bool_(), 4: pa.date32(), 32: pa.float64(), 33: pa.float64()}
+    {0: pa.null(), 1: pa.int64(), 2: pa.bool_(), 4: pa.date32(), 128: pa.float64(), 129: pa.float64()}
     | dict.fromkeys((8, 12), pa.timestamp("s"))
     | dict.fromkeys((16, 20, 24, 28), pa.timestamp("ns"))
+    | {32: pa.timestamp("s", "UTC"), 64: pa.timestamp("ns", "UTC"), 96: pa.timestamp("ns", "UTC")}
 )
 """The type that holds fields of these kinds."""
 
@@ -117,21 +130,25 @@ class Format:
             types: dict[str, Any] = {}
             # json_group_structure keeps what it has seen in memory.
             query = "SELECT DISTINCT json_structure(json) FROM read_ndjson_objects($path)"
-            for (found,) in connection.sql(query, params={"path": path}).fetchall():
+            reader = connection.sql(query, params={"path": path}).to_arrow_reader(_ROWS)
+            for found in itertools.chain.from_iterable(batch.column(0).to_pylist() for batch in reader):
                 structure = json.loads(found)
                 if not isinstance(structure, dict) and structure != "JSON":  # which it says of {}
                     raise duckdb.Error("not each line is a JSON object")
                 _join(types, {} if structure == "JSON" else {name: _type_of(each) for name, each in structure.items()})
             return types
         names, _ = self._header(path)
-        cases = " ".join(f"WHEN {case} THEN {code}" for code, case in _CASES.items())
-        case = f"bit_or(CASE WHEN {{0}} IS NULL OR {_NULLS} THEN 0 {cases} ELSE 64 END)"
-        found = self._csv(
-            connection, path, [case.replace("{0}", f"c{place}") for place in range(len(names))]
-        ).fetchall()[0]
-        return {name: _FOUND.get(code or 0, _TEXT) for name, code in zip(names, found, strict=True)}
+        codes = [0] * len(names)
+        for batch in self._csv(path, dict.fromkeys(range(len(names)), _TEXT), are_null=True):
+            for place, values in enumerate(batch.columns):
+                if codes[place] in _FOUND:  # else it is text, whatever follows
+                    codes[place] |= _kinds_of(values)
+        self._require_end_of_quotes(path)
+        return {name: _FOUND.get(code, _TEXT) for name, code in zip(names, codes, strict=True)}
 
-    def rows(self, connection: Any, path: str, own: Mapping[str, Any], types: Mapping[str, Any]) -> Iterator[Any]:
+    def rows(
+        self, connection: Any, path: str, own: Mapping[str, Any], types: Mapping[str, Any], numbers: Collection[str]
+    ) -> Iterator[Any]:
         """Yields the rows of a file as record batches.
 
         Args:
@@ -139,45 +156,42 @@ class Format:
             path: The file.
             own: Its columns, and the types of their values.
             types: The columns to read, and as which types. Those that are null in the file may be left out.
+            numbers: Those that the user reads as numbers, times or truth values. As text, they may be null.
 
         Raises:
-            duckdb.Error: A row cannot be parsed.
+            ValueError: A row cannot be parsed. Also `duckdb.Error`.
         """
-        names = list(types)
         if self.kind == "jsonl":
             query = "FROM read_json($path, format='newline_delimited', columns=$columns)"
             columns = {name: _sql(kind) for name, kind in types.items()}
             found = connection.sql(query, params={"path": path, "columns": columns})
-        else:
-            names = [name for name in own if name in types and (types[name] == _TEXT or own[name] != pa.null())]
-            fields = []
-            for name in names:
-                field = f"c{list(own).index(name)}"
-                is_text = _TEXT in (own[name], types[name])
-                typed = f"CASE WHEN NOT {_NULLS.format(field)} THEN {field} END::{_sql(types[name])}"
-                fields.append(f"coalesce({field}, '')" if is_text else typed)
-            found = self._csv(connection, path, fields or ["NULL"])
-        for batch in found.to_arrow_reader(_ROWS):
-            yield pa.record_batch(batch.columns[: len(names)], names) if names else batch
+            for batch in found.to_arrow_reader(_ROWS):
+                read = zip(batch.columns, types.values(), strict=True)
+                yield pa.record_batch([_with_bytes(values, kind) for values, kind in read], list(types))
+            return
+        there = list(own)
+        names = [name for name in there if name in types and (types[name] == _TEXT or own[name] != pa.null())]
+        for batch in self._csv(path, {there.index(name): types[name] for name in names}):
+            arrays = dict(zip(names, batch.columns, strict=False))
+            for name in numbers:
+                if name in arrays and arrays[name].type == _TEXT:
+                    trimmed = pc.utf8_trim_whitespace(arrays[name])
+                    is_null = pc.is_in(trimmed, pa.array(_NULLS, _TEXT))
+                    arrays[name] = pc.if_else(is_null, pa.scalar(None, _TEXT), trimmed)
+            yield pa.record_batch(list(arrays.values()), names) if names else batch
 
-    def _header(self, path: str) -> tuple[Sequence[str], dict[str, Any]]:
-        """The columns of CSV, the rows to skip, and how the first row ends: quoted fields may have other ends."""
+    def _header(self, path: str) -> tuple[Sequence[str], int]:
+        """The columns of CSV, and how many rows lie before the values; -1 if there are none."""
         quoting: dict[str, Any] = {"quotechar": self.quote} if self.quote else {"quoting": csv.QUOTE_NONE}
-        last = ""
         with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
-
-            def lines() -> Iterator[str]:
-                nonlocal last
-                for line in file:
-                    last = line
-                    yield line
-
-            rows = csv.reader(lines(), delimiter=self.delimiter, **quoting)
-            skipped, names = next(((place, row) for place, row in enumerate(rows, 1) if row), (0, []))
-        end = last[len(last.rstrip("\r\n")) :].encode("unicode_escape").decode()
-        options = {"new_line": end} if end else {}
+            rows = enumerate(csv.reader(file, delimiter=self.delimiter, **quoting), 1)
+            skipped, names = (
+                (0, self.names) if self.names else next(((place, row) for place, row in rows if row), (0, []))
+            )
+            if not any(line.strip("\r\n") for line in file):
+                skipped = -1
         if self.names is not None:
-            return self.names, options | {"skip": 0}
+            return self.names, skipped
         if "\ufffd" in "".join(names):
             raise ValueError("its header is no utf-8")
         if others := [each for each in ";\t|" if len(names) == 1 and each in names[0]]:
@@ -187,21 +201,58 @@ class Format:
             )
         if twice := [name for name in names if names.count(name) > 1]:
             raise ValueError(f"two columns have the name {twice[0]!r}, and an element is a dict")
-        return names, options | {"skip": skipped}
+        return names, skipped
 
-    def _csv(self, connection: Any, path: str, fields: Sequence[str]) -> Any:
-        """Selects expressions of the columns `c0`, `c1` and so on of CSV."""
-        names, options = self._header(path)
-        options |= {"columns": {f"c{place}": "VARCHAR" for place in range(len(names))}}
-        options |= {"delim": self.delimiter, "quote": self.quote, "escape": self.quote}
-        options |= {"allow_quoted_nulls": False, "max_line_size": _ROW_NBYTES}
-        query = (
-            f"SELECT {', '.join(fields)} FROM read_csv($path, auto_detect=false, header=false, "
-            f"{', '.join(f'{name}=${name}' for name in options)})"
-        )
-        if len(names) == 1:  # else DuckDB leaves blank lines out itself
-            query += " WHERE c0 IS NOT NULL"
-        return connection.sql(query, params={"path": path, **options})
+    def _require_end_of_quotes(self, path: str) -> None:
+        """Refuses CSV that ends within quotes, which pyarrow takes for the end of the field.
+
+        Raises:
+            csv.Error: It does.
+        """
+        if not self.quote:
+            return
+        with open(path, "rb") as data:
+            count = sum(part.count(self.quote.encode()) for part in iter(lambda: data.read(_ROW_NBYTES), b""))
+        if count % 2:  # there may be one in the middle of a field without quotes
+            with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
+                try:
+                    for _ in csv.reader(file, delimiter=self.delimiter, quotechar=self.quote, strict=True):
+                        pass
+                except csv.Error as error:
+                    if "unexpected end" in str(error):
+                        raise csv.Error("it ends within quotes, so it is cut, or a quote is missing") from None
+
+    def _csv(self, path: str, types: Mapping[int, Any], *, are_null: bool = False) -> Iterator[Any]:
+        """Yields record batches of columns of CSV.
+
+        Args:
+            path: The file.
+            types: The columns, by number, and their types; none for rows without a value that counts.
+            are_null: Whether fields of text may be null.
+        """
+        names, skipped = self._header(path)
+        if skipped < 0:
+            return
+        with pa_csv.open_csv(
+            path,
+            pa_csv.ReadOptions(
+                use_threads=False,  # so that errors have the number of the row
+                block_size=_ROW_NBYTES,
+                column_names=[f"c{place}" for place in range(len(names))],
+                skip_rows_after_names=skipped,
+            ),
+            pa_csv.ParseOptions(delimiter=self.delimiter, quote_char=self.quote or False, newlines_in_values=True),
+            pa_csv.ConvertOptions(
+                column_types={f"c{place}": kind for place, kind in (types or {0: _TEXT}).items()},
+                include_columns=[f"c{place}" for place in types or [0]],
+                null_values=_NULLS,
+                true_values=_TRUTHS[0],
+                false_values=_TRUTHS[1],
+                strings_can_be_null=are_null,
+                quoted_strings_can_be_null=False,
+            ),
+        ) as reader:
+            yield from reader
 
 
 @final
@@ -232,21 +283,21 @@ class Text:
                 round integers.
         """
         tell = progress(f"Converting {self.where}", sum(file.nbytes for file in self.files))
-        with duckdb.connect(config=_CONFIG) as connection:
+        with duckdb.connect(config=_CONFIG) if self.format.kind == "jsonl" else nullcontext() as connection:
             there = []
             for file in self.files:
                 with self._opened(file) as path:
                     there.append(self.format.types(connection, path))
             types, leaves, remark = self._found(there)
             empty = pa.RecordBatch.from_pylist([], pa.schema(list(types.items())))
-            schema = pa.schema([(leaf.name, values_of(empty, leaf).type) for leaf in leaves])
+            schema = pa.schema([(leaf.name, self._type_of(empty, leaf)) for leaf in leaves])
             group, counts, sink = [_leaves_of(empty, leaves, schema, "", 0)], [0] * len(there), _Sink()
             nbytes = 0
             with pa.ipc.new_file(sink, schema) as writer:
                 for number, (file, own) in enumerate(zip(self.files, there, strict=True)):
                     with self._opened(file) as path:
                         large = set[str]()
-                        for batch in self.format.rows(connection, path, own, types):
+                        for batch in self.format.rows(connection, path, own, types, self._numbers):
                             for name, values in zip(batch.schema.names, batch.columns, strict=True):
                                 large.update(self._large(name, values))
                             group.append(_leaves_of(batch, leaves, schema, file.url, counts[number]))
@@ -273,23 +324,52 @@ class Text:
             raise SourceError(f"{verb}(): {self.where} has no columns, so it has no elements.")
         dtypes.require(verb, self.where, list(every))
         names = chosen(verb, "columns", self.columns, self.where, list(every))
-        # Others are cast from what is found: DuckDB rounds floats to integers.
-        kinds_of = {name: np.dtype(dtype) for name, dtype in dtypes.named}
-        parsed = Dtypes(
-            tuple(
-                (name, "float64" if dtype.kind == "f" else "U")
-                for name, dtype in kinds_of.items()
-                if dtype.kind in "fU" or dtype == np.uint64
-            )
-        )
         types = {name: dtypes.applied(name, every[name]) for name in names}
         leaves = leaves_of(verb, self.where, types, self.nulls, dtypes)
         shown = [{name: dtypes.applied(name, kind) for name, kind in own.items()} for own in there]
         return (
-            {name: parsed.applied(name, every[name]) for name in names},
+            {name: self._read_as(name, every[name]) for name in names},
             leaves,
             differences(verb, self.files, shown, types),
         )
+
+    def _type_of(self, empty: Any, leaf: Leaf) -> Any:
+        try:
+            return values_of(empty, leaf).type
+        except RowError as error:
+            raise error.at(self.where) from None
+
+    def _read_as(self, name: str, kind: Any) -> Any:
+        """The type as which a column, or a field of it, is parsed. pyarrow makes the dtypes that are named of it.
+
+        Args:
+            name: Its name, with dots.
+            kind: The type that is found.
+        """
+        value, dtype = inmost(kind), dict(self.dtypes.named).get(name)
+        if dtype is None:
+            if not kinds.is_struct(value):
+                return kind
+            return with_values(
+                kind, pa.struct([(part.name, self._read_as(f"{name}.{part.name}", part.type)) for part in value])
+            )
+        wanted, read = np.dtype(dtype), _TEXT
+        if wanted.kind == "S":
+            read = pa.large_binary()
+        elif wanted == np.uint64:
+            read = _TEXT
+        elif kinds.is_null(value) or (wanted.kind != "U" and kinds.is_temporal(value)):
+            read = value
+        elif wanted.kind == "f" and (kinds.is_integer(value) or kinds.is_floating(value)):
+            read = pa.float64()
+        elif not is_text(value) if wanted.kind == "b" else wanted.kind in "ium" and kinds.is_integer(value):
+            read = value
+        return with_values(kind, read)
+
+    @cached_property
+    def _numbers(self) -> set[str]:
+        """The columns that are no text, as the user says."""
+        return {name for name, dtype in self.dtypes.named if np.dtype(dtype).kind not in "US"}
 
     @contextmanager
     def _opened(self, file: File) -> Iterator[str]:
@@ -321,11 +401,15 @@ class Text:
         """What is wrong with a file, and what helps."""
         words = re.split(r"\n\s*(?:Possible|Try|LINE 1|file =)", str(error))[0].replace(path, file.url)
         words, cure = " ".join(re.sub(r"(\S{99})\S{99,}", r"\1...", words).split()).rstrip("."), ""
-        if isinstance(error, duckdb.Error):
+        if isinstance(error, duckdb.Error) and not isinstance(error, duckdb.OperationalError):
             cure = ' Mend it. A column of other values can be read as text: dtypes={"x": "U"}.'
             if self.format.kind == "jsonl":  # DuckDB miscounts the lines of damaged JSON
                 words = _first_fault(path) or words
-        if "utf-8" in words:
+        elif "parse error" in words:
+            cure = " Mend that row."
+        elif "straddl" in words:
+            cure = f" A row has at most {size_text(_ROW_NBYTES)}; perhaps a quote is missing."
+        if "utf-8" in words or "UTF8" in words:
             cure = " Name the encoding with encoding=, such as 'latin-1'."
         return f"{words}.{cure}"
 
@@ -352,7 +436,7 @@ class Text:
             SpecError: It has an integer that float64 rounds, or a number that it does not hold.
         """
         column, row = name.partition(".")[0], 0
-        for batch in self.format.rows(connection, path, own, {column: _TEXT}):
+        for batch in self.format.rows(connection, path, own, {column: _TEXT}, ()):
             for text in batch.column(0).to_pylist():
                 for number in _NUMBER.findall(text or ""):
                     if _is_lost(number, self._most(name)):
@@ -394,7 +478,12 @@ def _is_lost(number: str, most: float) -> bool:
 def _join(types: dict[str, Any], more: Mapping[str, Any]) -> None:
     """Adds the types of more rows to those of some. Values that differ in kind are text."""
     for name, kind in more.items():
-        types[name] = least(types.get(name, pa.null()), kind, lambda *_: _TEXT)
+        types[name] = _of_few_keys(least(types.get(name, pa.null()), kind, lambda *_: _TEXT))
+
+
+def _of_few_keys(kind: Any) -> Any:
+    value = inmost(kind)
+    return _TEXT if kinds.is_struct(value) and value.num_fields > _MOST_KEYS else kind
 
 
 def _type_of(structure: Any, *, is_in_list: bool = False) -> Any:
@@ -408,6 +497,31 @@ def _type_of(structure: Any, *, is_in_list: bool = False) -> Any:
     if len(structure) > _MOST_KEYS:
         return _TEXT
     return pa.struct([(name, _type_of(each, is_in_list=is_in_list)) for name, each in structure.items()])
+
+
+def _kinds_of(values: Any) -> int:
+    """What the fields of a column of CSV are: the sum of their codes in `_FIELDS`, or `_OTHER` beside some."""
+    values, found = values.drop_null(), 0
+    for code, (pattern, kind) in _FIELDS.items():
+        is_such = pc.match_substring_regex(values, f"^({pattern})$")
+        if not (such := values.filter(is_such)):
+            continue
+        found |= code
+        try:
+            if kind is not None:
+                pc.utf8_trim_whitespace(such).cast(kind)
+        except pa.ArrowInvalid:
+            if code != 1:
+                return _OTHER
+            found |= _LARGE
+        if not (values := values.filter(pc.invert(is_such))):
+            break
+    return found | _OTHER if len(values) else found
+
+
+def _with_bytes(values: Any, kind: Any) -> Any:
+    """Text as bytes, where they are asked for."""
+    return values.cast(kind) if "binary" in str(kind) else values
 
 
 def _sql(kind: Any) -> str:
