@@ -1,7 +1,7 @@
 """Text as one Arrow file: one pass finds the least types of all rows, another parses them, in bounded memory.
 
-DuckDB parses JSON, and pyarrow CSV (design/0034). The file has the values that elements have: cast, and with what stands
-in for nulls.
+DuckDB parses JSON, and pyarrow CSV (design/0034). The file has the values that elements have: cast, and with what
+stands in for nulls.
 """
 
 import codecs
