@@ -138,6 +138,81 @@ def test_a_container_that_says_its_length_and_is_cut_is_an_error(form, codec):
         audio.decode(data[: len(data) * 2 // 3])
 
 
+def of_cuts(data, cuts):
+    """The whole sound, and what is read of the file without its last bytes; None for an error."""
+    whole = audio.decode(data)
+    for cut in cuts:
+        try:
+            yield cut, whole, audio.decode(data[:-cut])
+        except audio.AudioError:
+            yield cut, whole, None
+
+
+@pytest.mark.parametrize("rate", [16_000, 44_100])
+def test_a_cut_mp3_that_says_its_length_is_whole_or_an_error(rate):
+    out = io.BytesIO()
+    soundfile.write(out, np.random.default_rng(0).normal(0, 0.1, 40_000), rate, format="MP3", bitrate_mode="VARIABLE")
+    data = out.getvalue()
+    tagged = data + b"TAG" + bytes(125)
+    for some, cuts in ((data, range(1, 3000, 23)), (tagged, (1, 50, 128, 129, 200, 1000))):
+        for cut, whole, found in of_cuts(some, cuts):
+            assert len(whole) == 40_000
+            assert found is None or np.array_equal(found, whole), cut
+    assert all(found is None for cut, _, found in of_cuts(data, (1, 400, 800, 1200, 1800)))
+    with pytest.raises(audio.AudioError, match="it is cut: it says"):
+        audio.decode(data[:-600], offset=39_000 / rate, duration=3000 / rate)
+
+
+@pytest.mark.parametrize("behind", [bytes(900), b"APETAGEX" + bytes(200), b"TAG" + bytes(125)])
+def test_tags_behind_a_short_mp3_that_says_its_length_are_no_cut(behind):
+    data = mp3(np.random.default_rng(0).normal(0, 0.1, 9000), "VARIABLE")
+    assert np.array_equal(audio.decode(data + behind)[:9000], audio.decode(data))
+
+
+@pytest.mark.parametrize(
+    ("form", "codec"),
+    [
+        ("mp3", None),
+        ("mp2", "mp2"),
+        ("adts", "aac"),
+        ("mp4", "aac"),
+        ("mp4", "libmp3lame"),
+        ("ogg", "libopus"),
+        ("webm", "libopus"),
+        ("matroska", "aac"),
+    ],
+)
+def test_a_cut_file_has_the_first_samples_of_the_whole_or_is_an_error(form, codec):
+    if codec is None:
+        data = mp3(np.random.default_rng(0).normal(0, 0.1, 40_000), "CONSTANT")
+    else:
+        data = written(form, codec, seconds=1)
+    for cut, whole, found in of_cuts(data, range(1, 3000, 61)):
+        assert found is None or np.array_equal(found, whole[: len(found)]), cut
+    if codec is None:
+        with opened(io.BytesIO(data[:-30])) as sound:
+            assert sound.sample_count() == len(sound.read(0, None))
+
+
+@pytest.mark.parametrize("codec", ["aac", "alac", "libmp3lame"])
+def test_a_cut_mp4_whose_index_comes_first_is_an_error(codec, tmp_path):
+    path = tmp_path / "a.mp4"
+    with av.open(io.BytesIO(written("mp4", codec, seconds=1))) as one:
+        stream = one.streams.audio[0]
+        with av.open(path, "w", options={"movflags": "faststart"}) as other:
+            copy = other.add_stream_from_template(stream)
+            for packet in one.demux(stream):
+                if packet.dts is not None:
+                    packet.stream = copy
+                    other.mux(packet)
+    data = path.read_bytes()
+    assert data.index(b"moov") < data.index(b"mdat")
+    for cut, _, found in of_cuts(data, range(1, 1500, 41)):
+        assert found is None, cut
+    with pytest.raises(audio.AudioError, match="it is cut: it says"):
+        audio.decode(data[:-100])
+
+
 def test_a_film_has_its_sound_and_a_playlist_none(tmp_path):
     (tmp_path / "a.wav").write_bytes(WAV)
     (tmp_path / "a.m3u8").write_text(f"#EXTM3U\n#EXTINF:1,\nfile://{tmp_path}/a.wav\n#EXT-X-ENDLIST\n")

@@ -4,6 +4,7 @@ libsndfile decodes parts of MP3 and Opus that are not to the bit those of the wh
 """
 
 import contextlib
+import itertools
 import math
 import re
 from collections.abc import Iterator
@@ -26,7 +27,11 @@ _FORMATS: Final = "mp3,aac,flac,mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,ogg"
 _GUESSED: Final = ("mp3", "aac")
 """Those of which FFmpeg guesses the length, unless an MP3 says how many samples at its beginning are none."""
 _TOLERANCE: Final = 4096
-"""Samples. Times of containers are rounded, and may count those of the first and last frame that are none."""
+"""Samples. Times of Matroska are rounded, and may count those of the first and last frame that are none."""
+_ROUNDED: Final = 256
+"""Samples, fewer than a packet has: the length in an MP4 is that of its packets, but may be rounded."""
+_HEAD: Final = 2881
+"""Bytes, of the largest frame of an MP3."""
 _LEAD: Final = 16 * 1152
 """Samples of an MP3 that are decoded before a part. A frame needs bytes of up to 12 frames before it."""
 _SIZES: Final = re.compile(
@@ -164,22 +169,47 @@ class _OfFFmpeg:
 
     def sample_count(self) -> int:
         with self._stream() as (container, stream):
-            ends = [packet.pts + (packet.duration or 0) for packet in container.demux(stream) if packet.pts is not None]
+            packets = self._packets(container, stream)
+            ends = [packet.pts + (packet.duration or 0) for packet in packets if packet.pts is not None]
             begin = stream.start_time or 0
             count = self._samples(stream, max(ends, default=begin) - begin)
             # An MP3 of LAME says how many samples of its last frame are none.
             return min(count, self._samples(stream, stream.duration)) if begin and stream.duration else count
+
+    def _packets(self, container: Any, stream: Any) -> Iterator[Any]:
+        """Yields the packets and the empty one behind them, but not a last one of which bytes are missing.
+
+        A decoder makes wrong samples of that, and no error.
+        """
+        for packet, after in itertools.pairwise(itertools.chain(container.demux(stream), [None])):
+            if (after and after.size) or not packet.size or self._is_whole(packet, container, stream):
+                yield packet
+
+    def _is_whole(self, packet: Any, container: Any, stream: Any) -> bool:
+        import av
+
+        if container.format.name not in _GUESSED:
+            return not packet.is_corrupt
+        # These tell nothing about it. A parser gives a frame out as soon as it has all bytes that its head says.
+        parser = av.CodecContext.create(stream.codec_context.name, "r")
+        return bool(parser.parse(bytes(packet)))
 
     def read(self, at: int, count: int | None) -> Sound:
         import av
 
         end = math.inf if count is None else at + count
         place, flaw = 0, None
+        packets, first = 0, None
+        times: list[int] = []  # the first packet's, and the end of the last one
         parts: list[Sound] = []
         with self._stream() as (container, stream):
             resampler = av.AudioResampler(format="fltp")  # whatever the decoder gives
             lead = _LEAD if stream.codec_context.name.startswith("mp3") else math.inf
-            for packet in container.demux(stream):
+            for packet in self._packets(container, stream):
+                packets += bool(packet.size)
+                first = packet.pos if first is None else first
+                if packet.pts is not None:
+                    times = [times[0] if times else packet.pts, packet.pts + (packet.duration or 0)]
                 if not parts and packet.pts is not None:
                     begin = self._samples(stream, packet.pts - (stream.start_time or 0))
                     if begin + lead < at:
@@ -201,15 +231,30 @@ class _OfFFmpeg:
                     break
             else:
                 said = self._seconds_said(container, stream)
-                if place + _TOLERANCE < said * self.rate:
+                if container.format.name == "mp3":  # FFmpeg guesses the length if tags stand behind the sound
+                    is_cut = said > 0 and packets < self._frames_said(first or 0)
+                elif "mp4" in container.format.name and stream.duration and times:
+                    there = self._samples(stream, times[1] - max(times[0], 0))
+                    is_cut = there + _ROUNDED < said * self.rate
+                else:
+                    is_cut = place + _TOLERANCE < said * self.rate
+                if is_cut:
                     raise AudioError(f"it is cut: it says {said:.3f} seconds, and {place / self.rate:.3f} are there.")
         if not parts and flaw is not None:
             raise flaw
         return np.concatenate(parts) if parts else np.empty((0, 1), np.float32)
 
+    def _frames_said(self, first: int) -> int:
+        """The number of frames that LAME has written before the first one; 0 if it has not."""
+        begin = max(0, first - _HEAD)
+        self._content.seek(begin)
+        head = self._content.read(first - begin)
+        at = max(head.rfind(b"Xing"), head.rfind(b"Info"))
+        return int.from_bytes(head[at + 8 : at + 12]) if at >= 0 and head[at + 7] & 1 else 0
+
     def _seconds_said(self, container: Any, stream: Any) -> float:
         """The length in the head of the file; 0 if it says none."""
-        if container.format.name in _GUESSED and not stream.start_time:
+        if container.format.name in _GUESSED and not (container.format.name == "mp3" and stream.start_time):
             return 0.0
         if stream.duration:
             return float(stream.duration * stream.time_base)
