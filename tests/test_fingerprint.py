@@ -296,20 +296,6 @@ def test_what_was_computed_and_kept_by_an_object_changes_nothing() -> None:
     assert fingerprint(setting) == before
 
 
-class Counting:
-    """Does not pickle how often it was called, nor its lock."""
-
-    def __init__(self, factor: int, count: int) -> None:
-        self.factor, self.count, self.lock = factor, count, threading.Lock()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"factor": self.factor}
-
-
-def test_what_an_object_does_not_pickle_is_no_part_of_it() -> None:
-    assert fingerprint(Counting(2, 0)) == fingerprint(Counting(2, 7)) != fingerprint(Counting(3, 0))
-
-
 def test_a_memmap_is_its_file_and_place(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.arange(12.0))
     one, other = np.load(tmp_path / "x.npy", mmap_mode="r"), np.load(tmp_path / "x.npy", mmap_mode="r")

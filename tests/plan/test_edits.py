@@ -44,7 +44,7 @@ def value(text: str, old: str, new: str, use: str) -> Place:
 
 FUNCTION = "def scale(x):\n    return x * 2\n"
 CLASS = "class C:\n    {}\n\nc = C()\ndef f(x):\n    return float(c(x))\n"
-STATE = (
+DROPS = (
     "class C:\n    def __init__(self, n):\n        self.n = n\n    {}\n    def __call__(self, x):\n"
     "        return x * self.n\n\nc = C(2)\ndef f(x):\n    return float(c(x))\n"
 )
@@ -331,28 +331,24 @@ PLACES: dict[str, Place] = {
         "C(2)",
         "C(3)",
     ),
-    "attribute": Place(STATE.format("pass"), "C(2)", "C(3)"),
-    "state that __getstate__ returns": Place(
-        STATE.format("def __getstate__(self):\n        return {'n': self.n}"), "C(2)", "C(3)"
+    "attribute": Place(DROPS.format("pass"), "C(2)", "C(3)"),
+    "state that __getstate__ drops": Place(
+        DROPS.format("def __getstate__(self):\n        return {}"), "C(2)", "C(3)"
     ),
-    "arguments that __reduce__ returns": Place(
-        STATE.format("def __reduce__(self):\n        return C, (self.n,)"), "C(2)", "C(3)"
+    "state that __reduce__ drops": Place(
+        DROPS.format("def __reduce__(self):\n        return C, (0,)"), "C(2)", "C(3)"
     ),
-    "arguments that __reduce_ex__ returns": Place(
-        STATE.format("def __reduce_ex__(self, protocol):\n        return C, (self.n,)"), "C(2)", "C(3)"
+    "state that __reduce_ex__ drops": Place(
+        DROPS.format("def __reduce_ex__(self, protocol):\n        return C, (0,)"), "C(2)", "C(3)"
     ),
-    "state beside a lock that is dropped": Place(
+    "dropped state beside a lock": Place(
         "import threading\n"
-        + STATE.format("def __getstate__(self):\n        return {'n': self.n}").replace(
-            "self.n = n\n", "self.n, self.lock = n, threading.Lock()\n"
-        ),
+        + DROPS.format("lock = property(lambda self: threading.Lock())\n    def __getstate__(self):\n        return {}"),
         "C(2)",
         "C(3)",
     ),
-    "state that refers back": Place(
-        STATE.format("def __getstate__(self):\n        return self.__dict__").replace(
-            "self.n = n\n", "self.n, self.me = n, [self]\n"
-        ),
+    "dropped state that refers back": Place(
+        DROPS.format("def __getstate__(self):\n        return {}").replace("self.n = n\n", "self.n, self.me = n, [self]\n"),
         "C(2)",
         "C(3)",
     ),
