@@ -48,7 +48,7 @@ _EXACT: Final = float(1 << 53)
 _NUMBER: Final = re.compile(r"[-+.0-9eE]{5,}")
 """A number that a float may round or not hold, in text."""
 _CONFIG: Final[dict[str, Any]] = {
-    "threads": 1,  # of several the rows of CSV came in another order (2.0.1), whatever preserve_insertion_order said
+    "threads": 1,  # with several, streamed rows can come in another order (2.0.1, seen with CSV)
     "memory_limit": "512MB",
     "arrow_large_buffer_size": True,
     "autoinstall_known_extensions": False,
