@@ -27,3 +27,9 @@ def assert_no_chance_context(error: BaseException | None) -> None:
         context = None if error.__suppress_context__ else error.__context__
         assert context is None, f"{context!r} is above {error!r}"
         error = error.__cause__
+
+
+def words_of_encodings() -> dict[str, str]:
+    """Encodings beside UTF-8, and a word that each can write."""
+    others = ("latin-1", "cp1252", "utf-16", "utf-16-be", "utf-32", "utf-7", "utf-8-sig", "cp037")
+    return dict.fromkeys(others, "é") | {"shift_jis": "が→日", "iso2022_jp": "が→日", "hz": "日本"}

@@ -8,6 +8,7 @@ import pytest
 import penstock as ps
 from penstock.formats import lines
 from penstock.testing import SourceTests
+from tests.texts import words_of_encodings
 
 
 def written(path, *texts, newline="\n", end="\n"):
@@ -87,24 +88,8 @@ def test_wrong_arguments_are_refused(tmp_path):
         ps.from_text(path, encoding="rot13")
 
 
-@pytest.mark.parametrize(
-    "encoding",
-    [
-        "latin-1",
-        "cp1252",
-        "utf-16",
-        "utf-16-be",
-        "utf-32",
-        "shift_jis",
-        "iso2022_jp",
-        "hz",
-        "utf-7",
-        "utf-8-sig",
-        "cp037",
-    ],
-)
-def test_text_may_have_another_encoding(tmp_path, encoding):
-    word = "が→日" if encoding in ("shift_jis", "iso2022_jp") else "日本" if encoding == "hz" else "é"
+@pytest.mark.parametrize(("encoding", "word"), words_of_encodings().items())
+def test_text_may_have_another_encoding(tmp_path, encoding, word):
     (tmp_path / "a").write_bytes(f'{word},b\n"{word}\n,",1\nx,2\n'.encode(encoding))
     assert list(ps.from_text(tmp_path / "a", encoding=encoding)) == [f"{word},b", f'"{word}', ',",1', "x,2"]
 

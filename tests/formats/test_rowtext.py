@@ -15,6 +15,7 @@ import pytest
 
 import penstock as ps
 from penstock.testing import SourceTests, assert_resumes_exactly, assert_same
+from tests.texts import words_of_encodings
 
 pytest.importorskip("duckdb")
 pytest.importorskip("pyarrow")
@@ -523,24 +524,8 @@ def test_large_files_are_converted_when_the_spec_is_first_needed(tmp_path, monke
     assert len(converted) == 2
 
 
-@pytest.mark.parametrize(
-    "encoding",
-    [
-        "latin-1",
-        "cp1252",
-        "utf-16",
-        "utf-16-be",
-        "utf-32",
-        "shift_jis",
-        "iso2022_jp",
-        "hz",
-        "utf-7",
-        "utf-8-sig",
-        "cp037",
-    ],
-)
-def test_text_may_have_another_encoding(tmp_path, encoding):
-    word = "が→日" if encoding in ("shift_jis", "iso2022_jp") else "日本" if encoding == "hz" else "é"
+@pytest.mark.parametrize(("encoding", "word"), words_of_encodings().items())
+def test_text_may_have_another_encoding(tmp_path, encoding, word):
     (tmp_path / "a.csv").write_bytes(f'{word},b\n"{word}\n,",1\nx,2\n'.encode(encoding))
     (tmp_path / "a.jsonl").write_bytes(f'{{"{word}": "{word}"}}\n{{"{word}": "x"}}\n'.encode(encoding))
     assert [tuple(e.values()) for e in ps.from_csv(tmp_path / "a.csv", encoding=encoding)] == [

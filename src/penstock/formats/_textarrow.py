@@ -12,7 +12,7 @@ import json
 import math
 import re
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -137,9 +137,9 @@ class Format:
                     raise duckdb.Error("not each line is a JSON object")
                 _join(types, {} if structure == "JSON" else {name: _type_of(each) for name, each in structure.items()})
             return types
-        names, _ = self._header(path)
+        names, skipped = self._header(path)
         codes = [0] * len(names)
-        for batch in self._csv(path, dict.fromkeys(range(len(names)), _TEXT), are_null=True):
+        for batch in self._csv(path, len(names), skipped, dict.fromkeys(range(len(names)), _TEXT), are_null=True):
             for place, values in enumerate(batch.columns):
                 if codes[place] in _FOUND:  # else it is text, whatever follows
                     codes[place] |= _kinds_of(values)
@@ -169,9 +169,9 @@ class Format:
                 read = zip(batch.columns, types.values(), strict=True)
                 yield pa.record_batch([_with_bytes(values, kind) for values, kind in read], list(types))
             return
-        there = list(own)
+        there, (_, skipped) = list(own), self._header(path)
         names = [name for name in there if name in types and (types[name] == _TEXT or own[name] != pa.null())]
-        for batch in self._csv(path, {there.index(name): types[name] for name in names}):
+        for batch in self._csv(path, len(own), skipped, {there.index(name): types[name] for name in names}):
             arrays = dict(zip(names, batch.columns, strict=False))
             for name in numbers:
                 if name in arrays and arrays[name].type == _TEXT:
@@ -222,15 +222,18 @@ class Format:
                     if "unexpected end" in str(error):
                         raise csv.Error("it ends within quotes, so it is cut, or a quote is missing") from None
 
-    def _csv(self, path: str, types: Mapping[int, Any], *, are_null: bool = False) -> Iterator[Any]:
+    def _csv(
+        self, path: str, count: int, skipped: int, types: Mapping[int, Any], *, are_null: bool = False
+    ) -> Iterator[Any]:
         """Yields record batches of columns of CSV.
 
         Args:
             path: The file.
+            count: How many columns it has.
+            skipped: See `_header`.
             types: The columns, by number, and their types; none for rows without a value that counts.
             are_null: Whether fields of text may be null.
         """
-        names, skipped = self._header(path)
         if skipped < 0:
             return
         with pa_csv.open_csv(
@@ -238,7 +241,7 @@ class Format:
             pa_csv.ReadOptions(
                 use_threads=False,  # so that errors have the number of the row
                 block_size=_ROW_NBYTES,
-                column_names=[f"c{place}" for place in range(len(names))],
+                column_names=[f"c{place}" for place in range(count)],
                 skip_rows_after_names=skipped,
             ),
             pa_csv.ParseOptions(delimiter=self.delimiter, quote_char=self.quote or False, newlines_in_values=True),
@@ -290,7 +293,7 @@ class Text:
                     there.append(self.format.types(connection, path))
             types, leaves, remark = self._found(there)
             empty = pa.RecordBatch.from_pylist([], pa.schema(list(types.items())))
-            schema = pa.schema([(leaf.name, self._type_of(empty, leaf)) for leaf in leaves])
+            schema = pa.schema([(leaf.name, _values(empty, leaf, lambda _: self.where).type) for leaf in leaves])
             group, counts, sink = [_leaves_of(empty, leaves, schema, "", 0)], [0] * len(there), _Sink()
             nbytes = 0
             with pa.ipc.new_file(sink, schema) as writer:
@@ -332,12 +335,6 @@ class Text:
             leaves,
             differences(verb, self.files, shown, types),
         )
-
-    def _type_of(self, empty: Any, leaf: Leaf) -> Any:
-        try:
-            return values_of(empty, leaf).type
-        except RowError as error:
-            raise error.at(self.where) from None
 
     def _read_as(self, name: str, kind: Any) -> Any:
         """The type as which a column, or a field of it, is parsed. pyarrow makes the dtypes that are named of it.
@@ -538,13 +535,19 @@ def _leaves_of(batch: Any, leaves: Sequence[Leaf], schema: Any, file: str, first
     Raises:
         SourceError: A value cannot be read as its dtype. The message has the file and the row.
     """
-    columns = []
-    for leaf, field in zip(leaves, schema, strict=True):
-        try:
-            columns.append(values_of(batch, leaf).cast(field.type))
-        except RowError as error:
-            raise error.at(f"{file} row {first + error.row}") from None
+    columns = [
+        _values(batch, leaf, lambda row: f"{file} row {first + row}").cast(field.type)
+        for leaf, field in zip(leaves, schema, strict=True)
+    ]
     return pa.record_batch(columns, schema=schema)
+
+
+def _values(batch: Any, leaf: Leaf, named: Callable[[int], str]) -> Any:
+    """The values of a leaf; `named` says where a row is, for the error of one that cannot be read."""
+    try:
+        return values_of(batch, leaf)
+    except RowError as error:
+        raise error.at(named(error.row)) from None
 
 
 def _joined(batches: Sequence[Any]) -> Any:
