@@ -1317,8 +1317,12 @@ class Dataset(NoArray):
     def unbatch(self) -> "Dataset":
         """Takes elements apart along their first axis; the opposite of `batch`.
 
-        Random access: kept. Order: kept. Memory: one element of input a worker, where it cannot be read in
-        parts. There, parts that are shuffled make their element anew, each of them: `flat_map`, and
+        Arrays in memory and in `.npy` files are read by their rows, and so is a source with `unstacked`. That holds
+        also after steps that only choose, order, combine, name or cast elements, such as `split`, `shuffle`,
+        `ds[array]`, `concatenate` and `zip`: a row is then read alone, however large its element is.
+
+        Random access: kept. Order: kept. Memory: one element of input a worker, where rows cannot be read alone, as
+        after `map`. There, rows that are shuffled make their element anew, each of them: `flat_map`, and
         `shuffle(window=)` after it, make it once.
 
         Raises:

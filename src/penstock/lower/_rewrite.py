@@ -7,6 +7,7 @@
 - `with_own_rows` takes a share of the rows of each leaf.
 """
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
@@ -21,12 +22,11 @@ from penstock.base._random import seeded_globals
 from penstock.memory._rows import Indices
 from penstock.plan._batch import Batching, Unbatch
 from penstock.plan._cache import Cache, CompleteCache
-from penstock.plan._cast import Cast
 from penstock.plan._combine import Merged, Zip
 from penstock.plan._fields import Fields, Pairs, named
-from penstock.plan._index import Slice, sliced
+from penstock.plan._index import MovedRows, StandIn, sliced
 from penstock.plan._map import Map, Memo
-from penstock.plan._node import Length, Node, Randomness, finite_length, walk
+from penstock.plan._node import Length, Node, Randomness, Reorder, walk
 from penstock.plan._own_rows import OwnRows
 from penstock.plan._reader import OpenSources, Reader
 from penstock.plan._source_node import SourceNode
@@ -138,10 +138,27 @@ def with_parts(plan: Node) -> Node:
     Sources that cannot do so read whole elements.
     """
 
+    @functools.cache  # a node may be used many times
+    def rows_of(node: Node) -> Node | None:
+        """A plan whose elements are the rows of another plan's; None if the sources cannot read them alone."""
+        if isinstance(node, SourceNode):
+            data = node.data.unstacked()
+            return None if data is None else replace(node, data=data)
+        rows = tuple(each for each in map(rows_of, node.inputs) if each is not None)
+        if node.access == "stream" or not rows or len(rows) < len(node.inputs):
+            return None
+        if isinstance(node, Reorder) and node.moves:
+            inputs = zip(node.inputs, rows, strict=True)
+            stand_ins = tuple(StandIn(each.length, mine.spec) for each, mine in inputs)
+            return MovedRows(rows, over(node, stand_ins), Unbatch(node).part_size)
+        converts_rows = node.is_pointwise and type(node).fill_parts is not Node.fill_parts
+        return over(node, rows) if converts_rows else None
+
     def change(node: Node) -> Node:
         if isinstance(node, Fields) and node.access == "random":
             return _narrow(node.source, node.all_pairs)
-        return (_parts(node.source) if isinstance(node, Unbatch) else None) or node
+        rows = rows_of(node.source) if isinstance(node, Unbatch) else None
+        return node if rows is None or rows.length != node.length else rows
 
     return rewritten(plan, change)
 
@@ -182,23 +199,6 @@ def _zip_of(node: Zip, pairs: Pairs) -> Zip | None:
     chosen, structure = _tree.flatten({new: numbers[old] for old, new in pairs})
     made = Zip(tuple(node.sources[number] for number in chosen), structure)
     return made if made.length == node.length and made.randomness == node.randomness else None
-
-
-def _parts(node: Node) -> Node | None:
-    """A plan whose elements are the parts of another plan's; None if the sources cannot read them alone."""
-    if isinstance(node, SourceNode):
-        data = node.data.unstacked()
-        return None if data is None else replace(node, data=data)
-    if isinstance(node, Zip):
-        found = [each for each in map(_parts, node.sources) if each is not None]
-        is_whole = len(found) == len(node.sources) and len({each.length for each in found}) == 1
-        return over(node, tuple(found)) if is_whole else None
-    is_slice = isinstance(node, Slice) and node.step == 1 and isinstance(node.length, int) and node.length
-    parts = _parts(node.inputs[0]) if is_slice or isinstance(node, Cast) else None
-    if parts is None or not isinstance(node, Slice):
-        return None if parts is None else over(node, (parts,))
-    size = finite_length(parts) // finite_length(node.source)
-    return over(node, (parts,), start=node.start * size, count=finite_length(node) * size)
 
 
 MOST_ELEMENTS: Final = 1 << 23

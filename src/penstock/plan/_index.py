@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from penstock.base._errors import SpecError
 from penstock.base._random import BLOCK_CACHE_NBYTES, local_permute, permute
+from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, copied
 from penstock.plan._node import (
     POSITION_LIMIT,
@@ -25,6 +26,7 @@ from penstock.plan._node import (
     Demand,
     Elements,
     Length,
+    ManyInputs,
     Memory,
     Node,
     OneInput,
@@ -320,6 +322,78 @@ class Repeat(Reorder, OneInput):
                     f"of epoch {epoch}: {located(self.source)} gave nothing, and repeat() would read it for ever. "
                     "Let it keep some elements, or say how often: repeat(count) ends with its last round."
                 )
+
+
+@dataclass(frozen=True, eq=False)
+class StandIn(Node):
+    """An input of a step that is asked for positions alone. It has no data."""
+
+    count: Length
+    row: Spec
+
+    verb = "input"
+
+    @property
+    def length(self) -> Length:
+        """As many elements as the input has."""
+        return self.count
+
+    @property
+    def spec(self) -> Spec:
+        """That of a row, of which the step may say how much memory it takes."""
+        return self.row
+
+
+@dataclass(frozen=True, eq=False)
+class MovedRows(Reorder, ManyInputs):
+    """The rows of the elements that a step moves, one after the other. The inputs have the rows of its inputs."""
+
+    step: Node
+    """The step over stand-ins for its inputs. So data travel to workers once, as rows."""
+    size: int
+    """The rows of an element."""
+
+    @property
+    def verb(self) -> str:
+        """That of the step."""
+        return self.step.verb
+
+    @property
+    def label(self) -> str:
+        """As if the user had taken the elements apart directly after the step."""
+        return f"{self.step.label}.unbatch()"
+
+    @cached_property
+    def length(self) -> Length:
+        """The rows of all elements."""
+        return self.step.length and self.step.length * self.size
+
+    @property
+    def keeps_neighbours(self) -> bool:  # type: ignore[override]
+        """If the elements do."""
+        return self.step.keeps_neighbours
+
+    @property
+    def redraws(self) -> bool:  # type: ignore[override]
+        """If the step does."""
+        return self.step.redraws
+
+    @property
+    def spread(self) -> float:  # type: ignore[override]
+        """The rows of the elements among which the step takes some; 1 if it takes them in order."""
+        return self.step.spread if self.step.spread == 1 else self.step.spread * self.size
+
+    @property
+    def memory(self) -> Memory:
+        """That of the step."""
+        return self.step.memory
+
+    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
+        """The same rows of the elements that the step asks for."""
+        owners, rows = np.divmod(indices, self.size)
+        for need in self.step.demand(epoch, owners):
+            mine = rows if need.rows is None else rows[need.rows]
+            yield need._replace(indices=need.indices * self.size + mine)
 
 
 def repeats(node: Node) -> bool:

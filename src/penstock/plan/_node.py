@@ -400,9 +400,9 @@ class OneToOne(Node):
 class Reorder(Node):
     """A step that gives elements of its inputs unchanged, in another order or number.
 
-    A concrete class is a `@dataclass(frozen=True, eq=False)` and defines `demand`; reading follows from it. It also
-    defines `length` if that is not the input's, `clear_after` if elements move or repeat, and `sequence` if it takes
-    streams.
+    A concrete class is a `@dataclass(frozen=True, eq=False)` and defines `demand`; reading follows from it, also of
+    rows of elements alone. `demand` asks inputs for their lengths and specs only. The class also defines `length` if
+    that is not the input's, `clear_after` if elements move or repeat, and `sequence` if it takes streams.
     """
 
     moves = True

@@ -160,7 +160,8 @@ class Source(Openable, ABC):
     def unstacked(self) -> "Source | None":
         """Returns the parts of all elements along their first axis as a source, if each can be read alone.
 
-        `unbatch` calls it. With the default, None, an element is read whole and then taken apart.
+        `unbatch` calls it, also where steps that only move elements are between. With the default, None, an element is
+        read whole and then taken apart.
         """
         return None
 
