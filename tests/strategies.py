@@ -900,6 +900,23 @@ MOVES: list[Verb] = [
 """Verbs that only move bytes. Plans of these alone are executed by the copy engine."""
 
 
+_REORDERS: list[Verb] = [
+    _cast, _slice, _take, _skip, _shard, _repeat, _shuffle, _concatenate, _interleave, _mix, _zip, _picked, _split,
+    _sample, _per_class,
+]  # fmt: skip
+
+
+def _rows(draw: st.DrawFn) -> Plan:
+    """The rows of elements that other steps have moved whole."""
+    count = draw(st.integers(1, 4))
+    x = np.arange(count * 4, dtype=np.float32).reshape(count, 2, 2)
+    tree: Tree = draw(st.sampled_from([x, {"x": x, "y": x[:, :, 0]}]))
+    plan = Plan(from_arrays(tree), lambda epoch: [_own(part) for part in _parts(tree)])
+    for verb in draw(st.lists(st.sampled_from(_REORDERS), min_size=1, max_size=3)):
+        plan = _grown(draw, plan, verb)
+    return _grown(draw, plan, _unbatch)
+
+
 def _grown(draw: st.DrawFn, plan: Plan, verb: Verb) -> Plan:
     """Adds a step, unless it does not apply, gives too much, or certainly gives nothing."""
     grown = verb(draw, plan)
@@ -911,7 +928,7 @@ def _grown(draw: st.DrawFn, plan: Plan, verb: Verb) -> Plan:
 @st.composite
 def plans(draw: st.DrawFn, max_steps: int = 5, verbs: Sequence[Verb] = tuple(VERBS)) -> Plan:
     """Random plans of up to `max_steps` steps on small data, with their model. None is empty."""
-    plan: Plan = draw(st.sampled_from([_range, _arrays, _patches, _sparse]))(draw)
+    plan: Plan = draw(st.sampled_from([_range, _arrays, _patches, _sparse, _rows]))(draw)
     for verb in draw(st.lists(st.sampled_from(verbs), max_size=max_steps)):
         plan = _grown(draw, plan, verb)
     return plan

@@ -251,8 +251,9 @@ def test_a_cache_that_has_what_one_epoch_draws_is_not_complete_for_all() -> None
 
 
 def steps(plan: Plan, *, takes_functions: bool = True) -> Iterator[Node]:
-    """The steps of a plan that have inputs, all with random access and elements."""
-    for node in walk(plan.dataset._node):
+    """The steps of a plan, and those that read rows alone, that have inputs, all with random access and elements."""
+    last = plan.dataset._node
+    for node in dict.fromkeys([*walk(last), *walk(with_parts(last))]):
         is_asked = takes_functions or not isinstance(node, OfFunction)
         if is_asked and node.inputs and node.access == "random" and not isinstance(node, CacheStep):
             yield node
