@@ -10,7 +10,6 @@ from penstock._labels import Labels, array_of, labels_of
 from penstock.base._errors import ArgumentError, ArgumentTypeError, type_of
 from penstock.base._positions import as_labels
 from penstock.base._tree import flatten
-from penstock.lower._rewrite import over
 from penstock.memory._rows import Indices
 from penstock.plan._combine import Merged
 from penstock.plan._fields import named
@@ -19,6 +18,7 @@ from penstock.plan._index import Select
 from penstock.plan._join import Lookup, blank_of, partners, require_found, require_partners
 from penstock.plan._node import Node
 from penstock.plan._pick import Pick
+from penstock.plan._rewritten import over
 from penstock.plan._windows import grouped
 
 On = str | Sequence[str] | Mapping[str, str]

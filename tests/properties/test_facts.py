@@ -20,7 +20,7 @@ from penstock.base._tree import Tree
 from penstock.lower._copies import CopyPlan
 from penstock.lower._guards import with_guards
 from penstock.lower._loose import loosened
-from penstock.lower._rewrite import over, with_parts
+from penstock.lower._rewrite import with_parts
 from penstock.lower._stages import divide
 from penstock.memory._rows import Rows
 from penstock.plan._cache import CacheStep
@@ -28,6 +28,7 @@ from penstock.plan._cast import ByChunk
 from penstock.plan._map import OfFunction
 from penstock.plan._node import Demand, Elements, Node, OneInput, Reorder, Traits, finite_length, walk
 from penstock.plan._reader import OpenSources, Reader
+from penstock.plan._rewritten import over
 from penstock.run.pool._payload import pack, stay_behind
 from penstock.testing import assert_same
 from tests.strategies import EPOCHS, VERBS, Plan, Verb, _each, plans

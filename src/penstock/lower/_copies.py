@@ -15,7 +15,6 @@ from typing import Any, final
 import numpy as np
 
 from penstock.base._spec import Spec
-from penstock.lower._rewrite import over
 from penstock.lower._share import Share, most_rows
 from penstock.memory._rows import Indices, Rows, places_of, positions_of
 from penstock.native import conversion
@@ -23,6 +22,7 @@ from penstock.plan._cast import Cast
 from penstock.plan._node import Length, Node, OneInput, OneToOne, Reorder
 from penstock.plan._own_rows import OwnRows
 from penstock.plan._reader import Gather, OpenSources, Reader
+from penstock.plan._rewritten import over
 from penstock.plan._source import Read, Source
 from penstock.plan._source_node import SourceNode
 from penstock.plan._windows import Windows

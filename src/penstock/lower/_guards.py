@@ -4,7 +4,6 @@ import itertools
 from typing import Literal, final
 
 from penstock.base._errors import ArgumentError
-from penstock.lower._rewrite import over
 from penstock.plan._batch import Batching, are_side_by_side
 from penstock.plan._cache import Cache, CacheStep
 from penstock.plan._cast import ByChunk
@@ -13,6 +12,7 @@ from penstock.plan._filter import Filter, FlatMap
 from penstock.plan._fold import Fold
 from penstock.plan._map import Apart, Map
 from penstock.plan._node import Grouping, Node, Reorder, walk
+from penstock.plan._rewritten import over
 from penstock.plan._tolerate import (
     CheckedElement,
     CheckedGroup,

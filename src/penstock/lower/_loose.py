@@ -6,8 +6,8 @@ axes only. All axes are padded, so batches have no size that is known ahead. A d
 batches of fixed size in slots.
 """
 
-from penstock.lower._rewrite import over
 from penstock.plan._node import Node
+from penstock.plan._rewritten import over
 
 
 def loosened(plan: Node) -> Node:

@@ -1,4 +1,4 @@
-"""Plans made of plans, and the helper for all rewrites.
+"""Plans made of plans.
 
 - `cut` divides a stream.
 - `with_parts` lets sources read parts of elements alone: rows for `unbatch`, and the values that `select` names.
@@ -9,9 +9,8 @@
 
 import functools
 import math
-import operator
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 import numpy as np
@@ -29,38 +28,9 @@ from penstock.plan._map import Map, Memo
 from penstock.plan._node import Length, Node, Randomness, Reorder, walk
 from penstock.plan._own_rows import OwnRows
 from penstock.plan._reader import OpenSources, Reader
+from penstock.plan._rewritten import over, rewritten
 from penstock.plan._source_node import SourceNode
 from penstock.plan._stream import Inlet
-
-
-def rewritten(
-    plan: Node, change: Callable[[Node], Node] = lambda node: node, made: Mapping[int, Node] | None = None
-) -> Node:
-    """A plan with changed nodes, from the data upwards. A node that is used twice is changed once.
-
-    Args:
-        plan: The plan. It is returned if nothing changes.
-        change: Returns the replacement of a node whose inputs were changed already; or the node.
-        made: Replacements of nodes, by id, below which nothing is looked at.
-    """
-    done = dict(made or {})
-
-    def visit(node: Node) -> Node:
-        if id(node) not in done:
-            done[id(node)] = change(over(node, tuple(map(visit, node.inputs))))
-        return done[id(node)]
-
-    return visit(plan)
-
-
-def over(node: Node, inputs: tuple[Node, ...], **changes: Any) -> Node:
-    """The same step over other inputs; itself if nothing changes."""
-    if all(map(operator.is_, inputs, node.inputs)) and not changes:
-        return node
-    names = {field.name for field in fields(node)}  # type: ignore[arg-type]  # every concrete node is a dataclass
-    changes |= {"source": inputs[0]} if "source" in names else {"sources": inputs}
-    clone: Node = replace(node, **changes)  # type: ignore[type-var]
-    return clone
 
 
 def cut(node: Node) -> tuple[Node, Node]:

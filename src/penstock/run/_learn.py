@@ -20,10 +20,10 @@ import numpy.typing as npt
 from penstock.base._errors import DeadlineError, PenstockError, TravelError
 from penstock.lower._analysis import Analysis
 from penstock.lower._program import Unit, UnitResult
-from penstock.lower._rewrite import rewritten
 from penstock.plan._cache import Cache
 from penstock.plan._map import adopt
 from penstock.plan._node import Node
+from penstock.plan._rewritten import rewritten
 from penstock.plan._stream import Generate
 from penstock.plan._text import place_of
 from penstock.run._choose import HAS_PROCESSES
