@@ -43,6 +43,8 @@ from penstock.base._tree import Tree
 from penstock.plan._batch import Batching
 from penstock.plan._index import repeats
 from penstock.plan._sample import Weights
+from penstock.plan._source import Source
+from penstock.sources.boxes import BoxSource
 
 MAX_LENGTH = 24
 """Largest number of elements in a plan. Every property concerns small numbers."""
@@ -205,14 +207,63 @@ def _arrays(draw: st.DrawFn) -> Plan:
     return Plan(from_arrays(tree), lambda epoch: [_own(part) for part in _parts(tree)])
 
 
+class Parted(Source):
+    """Numbers that are decoded some at a time."""
+
+    element_spec: Tree = INT64
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._sizes = sizes
+
+    def __len__(self) -> int:
+        return sum(self._sizes)
+
+    @property
+    def part_bounds(self) -> Any:
+        """The first number of each part, and the end."""
+        return np.cumsum([0, *self._sizes])
+
+    def read_into(self, indices: Any, out: Any) -> None:
+        """Writes the numbers."""
+        out[...] = indices
+
+
+def _parted(draw: st.DrawFn) -> Plan:
+    sizes = draw(st.lists(st.integers(0, 4), min_size=1, max_size=4).filter(any))
+    return Plan(from_source(Parted(sizes)), lambda epoch: [np.int64(i) for i in range(sum(sizes))])
+
+
+class Chunked(Source):
+    """An array that is stored in chunks."""
+
+    def __init__(self, array: Any, chunk_shape: tuple[int, ...]) -> None:
+        self._array, self.chunk_shape = array, chunk_shape
+        self.element_spec: Tree = ArraySpec(array.shape[1:], array.dtype)
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def read_into(self, indices: Any, out: Any) -> None:
+        """Writes rows."""
+        out[...] = self._array[indices]
+
+    def part(self, box: tuple[slice, ...]) -> Any:
+        """Returns a box of the array."""
+        return self._array[box]
+
+    def patched(self, sizes: tuple[int, ...], *, keeps_first: bool) -> BoxSource:
+        """Returns its patches."""
+        return BoxSource(self, sizes, keeps_first=keeps_first)
+
+
 def _patches(draw: st.DrawFn) -> Plan:
     array = np.arange(5 * 6 * 4, dtype=np.int32).reshape(5, 6, 4)
-    array = draw(st.sampled_from([array, np.asfortranarray(array)]))
+    kinds = [from_arrays(array), from_arrays(np.asfortranarray(array)), from_source(Chunked(array, (2, 4, 3)))]
     sizes = draw(st.tuples(*(st.integers(2, n) for n in array.shape)))
     strides = draw(st.tuples(*(st.integers(1, 3) for _ in sizes)))
     starts = itertools.product(*map(lambda n, size, by: range(0, n - size + 1, by), array.shape, sizes, strides))
     found = [array[tuple(map(lambda at, size: slice(at, at + size), start, sizes))] for start in starts][:MAX_LENGTH]
-    dataset = from_arrays(array).patches(sizes, stride=strides).take(MAX_LENGTH)
+    dataset = draw(st.sampled_from(kinds)).patches(sizes, stride=strides).take(MAX_LENGTH)
     return Plan(dataset, lambda epoch: [_own(each) for each in found])
 
 
@@ -298,13 +349,18 @@ def _repeat(draw: st.DrawFn, p: Plan) -> Plan | None:
 
 def _shuffle(draw: st.DrawFn, p: Plan) -> Plan | None:
     seed, reshuffle, is_stream = draw(st.integers(0, 3)), draw(st.booleans()), p.is_stream
-    window = draw(st.integers(1, 9) if is_stream else st.none() | st.integers(1, len(p) + 1))
+    chunks = p.dataset._node.chunks
+    windows = st.none() | st.integers(1, len(p) + 1) | (st.just("chunks") if chunks else st.none())
+    window: Any = draw(st.integers(1, 9) if is_stream else windows)
 
     def elements(epoch: int) -> list[Tree]:
         values, era = p.elements(epoch), epoch if reshuffle else 0
         positions, n = np.arange(len(values)), len(values)
-        if window is None:
-            order: Any = permute(positions, n, seed=seed, epoch=era)
+        if window == "chunks":
+            assert chunks is not None
+            order: Any = in_chunks([chunks.elements(k, np.arange(n)) for k, n in enumerate(chunks.sizes)], seed, era)
+        elif window is None:
+            order = permute(positions, n, seed=seed, epoch=era)
         elif is_stream:
             order = shuffled(n, seed, window, era)
         else:
@@ -312,6 +368,16 @@ def _shuffle(draw: st.DrawFn, p: Plan) -> Plan | None:
         return [values[i] for i in order]
 
     return p.then(p.dataset.shuffle(seed, window=window, reshuffle=reshuffle), elements)
+
+
+def in_chunks(chunks: list[Any], seed: int, epoch: int) -> list[int]:
+    """Returns the elements of chunks in the order of a shuffle that takes those of a chunk together."""
+    given: list[int] = []
+    for number in permute(np.arange(len(chunks)), len(chunks), seed=seed, epoch=epoch).tolist():
+        count = len(chunks[number])
+        places = permute(np.arange(count), count, seed=seed + ((number + 1) << 64), epoch=epoch)
+        given += chunks[number][places].tolist()
+    return given
 
 
 @functools.cache
@@ -928,7 +994,7 @@ def _grown(draw: st.DrawFn, plan: Plan, verb: Verb) -> Plan:
 @st.composite
 def plans(draw: st.DrawFn, max_steps: int = 5, verbs: Sequence[Verb] = tuple(VERBS)) -> Plan:
     """Random plans of up to `max_steps` steps on small data, with their model. None is empty."""
-    plan: Plan = draw(st.sampled_from([_range, _arrays, _patches, _sparse, _rows]))(draw)
+    plan: Plan = draw(st.sampled_from([_range, _arrays, _patches, _sparse, _rows, _parted]))(draw)
     for verb in draw(st.lists(st.sampled_from(verbs), max_size=max_steps)):
         plan = _grown(draw, plan, verb)
     return plan

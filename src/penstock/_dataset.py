@@ -48,6 +48,7 @@ from penstock.memory._rows import Indices, copied
 from penstock.plan._around import Anchors, around, offsets_of
 from penstock.plan._batch import Batch, Unbatch
 from penstock.plan._blocks import Buckets, Packs, as_lengths, caution_long
+from penstock.plan._by_chunks import shuffled_by_chunks
 from penstock.plan._cast import Cast
 from penstock.plan._cautions import (
     begins_again,
@@ -69,7 +70,7 @@ from penstock.plan._node import POSITION_LIMIT, Access, Length, Node, clear_afte
 from penstock.plan._pack import Pack, TokenBatch
 from penstock.plan._pad import BucketByLength, Bucketed, PaddedBatch, Padding
 from penstock.plan._parts import PackedMap, Parts
-from penstock.plan._patches import patched, shuffled_by_chunks
+from penstock.plan._patches import patched
 from penstock.plan._pick import Pick, picked
 from penstock.plan._reader import Reader
 from penstock.plan._sample import Sample, Weights, as_weights, by_class
@@ -580,22 +581,28 @@ class Dataset(NoArray):
         network with cycle walking (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). Every element
         comes once an epoch.
 
+        With `window="chunks"`, chunks come in a random order. The elements that begin in one chunk come together, in a
+        random order. So each chunk is read once, unless elements cross its border. Chunks are row groups of Parquet,
+        record batches of Arrow, chunks of arrays in HDF5 and Zarr (for rows and `patches`), and what `part_bounds` of a
+        `Source` says. They are known after steps that keep elements in order: slices, `take`, `skip`, `shard`,
+        ascending indices, `split` (with a seed only beside `groups` or `stratify`), `map`, `cast`, `select`, `rename`,
+        `zip`, `concatenate`, `cache`, `batch` and `windows`; of patches along several axes, after slices without gaps.
+        A slice may cut its first and its last chunk. To deal whole chunks to training and validation at random, split
+        an order of chunks that stays: `ds.shuffle(seed=1, window="chunks", reshuffle=False).split(0.8, 0.2)`.
+
         Random access: kept; needed, too, but for a `window`. Memory: at most 4 MiB for the whole process, whatever the
-        length; for a stream, `window` elements.
+        length; for a stream, `window` elements; by chunks also 48 bytes a chunk.
 
         Args:
             seed: Any integer. It is not the size of a buffer, as in tf.data; the log says so where a number without
                 the name `seed=` looks like one.
             window: Shuffle among so many neighbours only, for data on slow disks, and for streams, where it is
-                needed. An element moves by less than `window` places. `"chunks"`, for rows and patches of arrays
-                that are stored in chunks (HDF5, Zarr), and for rows of Parquet and Arrow files, whose chunks are row
-                groups and record batches: the chunks come in a random order, and the elements that begin in one come
-                together, in a random order. So each chunk is read once, unless elements cross its border.
+                needed. An element moves by less than `window` places. Or `"chunks"`, see above.
             reshuffle: Whether each epoch has an order of its own.
 
         Raises:
             ArgumentError: The dataset is endless and has random access, a stream was given no `window`, or `window`
-                is below 1.
+                is below 1. The data have no chunks, or a step before it leaves them unknown, such as another shuffle.
 
         Example:
             >>> sorted(penstock.range(5).shuffle(seed=7))

@@ -6,7 +6,7 @@ import pytest
 
 import penstock as ps
 from penstock import _check
-from penstock.plan._patches import Chunks, Patches
+from penstock.plan._patches import Patches
 
 SHAPE = (10, 12, 9)
 ARRAY = np.arange(np.prod(SHAPE), dtype="int32").reshape(SHAPE)
@@ -168,132 +168,6 @@ def _other_results(ds):
     found = {"nondeterministic": [], "differences": []}
     _check._call_functions(ds._node, found)
     return found["nondeterministic"]
-
-
-# ---------------------------------------------------------------------------------------------- by chunks
-
-
-def firsts_of(ds):
-    return [int(np.ravel(element)[0]) for element in ds]
-
-
-def chunk_of(first):
-    return tuple(at // n for at, n in zip(np.unravel_index(first, SHAPE), CHUNKS, strict=True))
-
-
-@pytest.mark.parametrize("kind", ["chunks", "zarr"])
-@pytest.mark.parametrize("sizes", [(4, 5, 3), (2, 3, 3), (1, 1, 1), (3, 4, 2)])
-def test_elements_that_begin_in_a_chunk_come_together_and_each_comes_once(kind, sizes, tmp_path):
-    plain = arrays_of(kind, tmp_path).patches(sizes)
-    ds = plain.shuffle(seed=1, window="chunks")
-    found = firsts_of(ds)
-    assert sorted(found) == firsts_of(plain)
-    assert found != firsts_of(plain)
-    runs = [chunk for chunk, _ in itertools.groupby(map(chunk_of, found))]
-    assert len(runs) == len(set(runs))
-    assert runs != sorted(runs)
-
-
-@pytest.mark.parametrize("rows", [False, True])
-def test_each_chunk_is_read_once(rows, tmp_path, monkeypatch):
-    """Batches end within chunks, and the next ones begin there."""
-    pytest.importorskip("h5py")
-    from penstock.sources.hdf5 import OpenHdf5Source
-
-    reads = []
-    part = OpenHdf5Source.part
-    monkeypatch.setattr(OpenHdf5Source, "part", lambda self, box: reads.append(box) or part(self, box))
-    ds = arrays_of("chunks", tmp_path)
-    ds = ds if rows else ds.patches((2, 5, 3))
-    batches = ds.cast("float32").shuffle(seed=1, window="chunks").batch(3)
-    with batches.loader("inline") as loader:
-        found = np.concatenate([batch.copy() for batch in loader])
-    assert len(reads) == len({str(box) for box in reads}) == (27 if rows else 18)
-    assert sorted(firsts_of(found)) == firsts_of(ds)
-    reads.clear()
-    with batches.loader("threads", workers=2) as loader:
-        assert sum(map(len, loader)) == len(ds)
-    assert len(reads) <= 2 * (27 if rows else 18)  # threads begin the next epoch
-
-
-def test_chunks_that_overlapping_patches_share_are_kept_for_a_while(tmp_path, monkeypatch):
-    pytest.importorskip("h5py")
-    from penstock.sources.hdf5 import OpenHdf5Source
-
-    reads = []
-    part = OpenHdf5Source.part
-    monkeypatch.setattr(OpenHdf5Source, "part", lambda self, box: reads.append(box) or part(self, box))
-    ds = arrays_of("chunks", tmp_path).patches((3, 3, 3), stride=1)
-    with ds.shuffle(seed=1, window="chunks").batch(16).loader("threads") as loader:
-        assert sum(len(batch) for batch in loader) == len(ds) == 8 * 10 * 7
-    assert len(reads) <= 3 * 3 * 3 * 8
-
-
-def test_kept_chunks_are_counted_before_the_run(tmp_path):
-    ds = arrays_of("chunks", tmp_path).patches((4, 5, 3))
-    assert ds._node.source.data.kept_nbytes == 2 * (2 * 2 * 2) * (4 * 5 * 3) * 4
-
-
-def test_the_order_differs_in_each_epoch_and_a_run_continues_in_it(tmp_path):
-    ds = arrays_of("zarr", tmp_path).patches((2, 2, 3)).shuffle(seed=3, window="chunks").batch(4)
-    with ds.loader("threads") as loader:
-        epochs = [[firsts_of(batch) for batch in loader] for _ in range(2)]
-        state = {**loader.get_state(), "epoch": 1, "position": 5}
-    assert epochs[0] != epochs[1]
-    with ds.loader("inline") as loader:
-        loader.set_state(state)
-        assert [firsts_of(batch) for batch in loader] == epochs[1][5:]
-    fixed = arrays_of("chunks", tmp_path).patches((2, 2, 3)).shuffle(seed=3, window="chunks", reshuffle=False)
-    with fixed.batch(len(fixed)).loader("inline") as loader:
-        assert firsts_of(next(iter(loader))) == firsts_of(next(iter(loader)))
-
-
-@pytest.mark.slow
-def test_worker_processes_take_the_same_chunks(tmp_path, workers_stay):
-    ds = arrays_of("zarr", tmp_path).patches((2, 2, 3)).shuffle(seed=3, window="chunks")
-    found = firsts_of(ds)
-    with ds.batch(5).loader("processes", workers=1) as loader:
-        assert [first for batch in loader for first in firsts_of(batch)] == found
-
-
-def test_arrays_side_by_side_come_in_the_chunks_of_the_first(tmp_path):
-    ds = ps.zip((arrays_of("chunks", tmp_path), arrays_of("zarr", tmp_path, ARRAY * 2, (10, 12, 9))))
-    for rows in (ds, ds.patches((2, 5, 3))):
-        shuffled = list(rows.shuffle(seed=1, window="chunks"))
-        assert len(shuffled) == len(rows)
-        for x, y in shuffled:
-            assert np.array_equal(2 * x, y)
-
-
-def test_text_in_chunks_comes_beside_numbers(tmp_path):
-    h5py = pytest.importorskip("h5py")
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        file.create_dataset("n", data=np.arange(9), chunks=(4,))
-        file.create_dataset("s", data=[f"text {i}" for i in range(9)], chunks=(3,))
-    for names in (["n", "s"], ["s", "n"]):
-        found = list(ps.from_hdf5(tmp_path / "x.h5", names).shuffle(seed=1, window="chunks"))
-        assert sorted(int(each["n"]) for each in found) == list(range(9))
-        assert all(each["s"] == f"text {each['n']}" for each in found)
-
-
-@pytest.mark.parametrize("kind", ["memory", "npy", "hdf5"])
-def test_data_without_chunks_are_refused(kind, tmp_path):
-    with pytest.raises(ps.ArgumentError, match=r"stored in chunks.*has none\. Give a number: shuffle\(window=4096\)"):
-        arrays_of(kind, tmp_path).shuffle(seed=1, window="chunks")
-
-
-def test_chunks_behind_another_step_are_refused(tmp_path):
-    for step in (lambda ds: ds.map(np.copy), lambda ds: ds[1:], lambda ds: ds.batch(2)):
-        with pytest.raises(ps.ArgumentError, match="directly after"):
-            step(arrays_of("chunks", tmp_path)).shuffle(window="chunks")
-
-
-def test_every_place_of_a_grid_is_in_one_chunk():
-    chunks = Chunks((np.array([0, 2, 3]), np.array([0, 1, 4])))
-    assert chunks.sizes.tolist() == [2, 6, 1, 3]
-    places = [chunks.places(chunk, np.arange(size)) for chunk, size in enumerate(chunks.sizes)]
-    assert places[1].tolist() == [1, 2, 3, 5, 6, 7]
-    assert sorted(np.concatenate(places)) == list(range(12))
 
 
 def test_a_patch_that_begins_at_each_place_is_counted():

@@ -309,6 +309,30 @@ def test_a_step_that_keeps_neighbours_asks_for_neighbours(plan: Plan) -> None:
 
 @given(plans(verbs=ALL))
 @settings(max_examples=40)
+def test_elements_of_a_chunk_have_a_chunk_of_an_input_in_common(plan: Plan) -> None:
+    for node in steps(plan):
+        if node.chunks is not None:
+            chunks = [node.chunks.elements(k, np.arange(n)) for k, n in enumerate(node.chunks.sizes)]
+            assert sorted(itertools.chain.from_iterable(chunks)) == list(range(finite_length(node)))
+            for members in chunks:
+                assert (np.diff(members) > 0).all()
+                if len(members) and any(each.chunks is not None for each in node.inputs):  # patches know theirs
+                    assert set.intersection(*(chunks_of(node, index) for index in members.tolist()))
+
+
+def chunks_of(node: Node, index: int) -> set[tuple[int, int]]:
+    """The chunks of the inputs that an element is made of, with the number of the input."""
+    found = set()
+    for number, indices in needs(node, 0, [index]):
+        if (below := node.inputs[number].chunks) is not None:
+            for chunk, size in enumerate(below.sizes):
+                if not set(below.elements(chunk, np.arange(size)).tolist()).isdisjoint(indices):
+                    found.add((number, chunk))
+    return found
+
+
+@given(plans(verbs=ALL))
+@settings(max_examples=40)
 def test_elements_have_as_many_axes_more_as_a_step_says(plan: Plan) -> None:
     for node in steps(plan, takes_functions=False):
         if node.moves:

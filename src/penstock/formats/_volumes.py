@@ -24,7 +24,7 @@ def from_zarr(
 
     An element is a dict of a row of each array, by their paths in the store; with one name that is no list, and where
     the store is one array, the row. Numbers come as the store has them; the log names those that xarray packed, which
-    `from_xarray` decodes. `patches` and `shuffle(window="chunks")` read chunks directly after it.
+    `from_xarray` decodes. `patches`, directly after it, and `shuffle(window="chunks")` read chunks.
 
     Random access: yes. Order: that of the arrays. Memory: the rows that are read; the chunks that they touch while
     these are decoded. Each process opens the store for itself.

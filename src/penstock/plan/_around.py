@@ -16,10 +16,21 @@ from penstock.base._errors import ArgumentError, ArgumentTypeError, type_of
 from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Rows
 from penstock.plan._batch import Stacking, require_one_shape
+from penstock.plan._chunks import Chunks
 from penstock.plan._combine import Merged
 from penstock.plan._fields import named
 from penstock.plan._index import mark_of
-from penstock.plan._node import POSITION_LIMIT, ClearAfter, Demand, Length, Node, OneInput, Overlap, Reorder
+from penstock.plan._node import (
+    POSITION_LIMIT,
+    ClearAfter,
+    Demand,
+    Length,
+    Node,
+    OneInput,
+    Overlap,
+    Reorder,
+    finite_length,
+)
 from penstock.plan._reader import Gather, Reader
 from penstock.plan._windows import Groups, first_clear
 
@@ -73,6 +84,17 @@ class _OfAnchors(OneInput):
         """The number of anchors."""
         return self.anchors.count
 
+    first_offset = 0
+    """Of the first value, from the anchor."""
+
+    @cached_property
+    def chunks(self) -> Chunks | None:
+        """Those of the first values."""
+        if self.source.chunks is None:
+            return None
+        anchors, firsts, lasts = self.anchors.at(np.arange(finite_length(self)))
+        return self.source.chunks.chosen(np.clip(anchors + self.first_offset, firsts, lasts))
+
     @cached_property
     def overlap(self) -> Overlap:
         """Windows share data with their neighbours, unless the shift is larger than they are."""
@@ -114,6 +136,11 @@ class Around(_OfAnchors, Stacking):
         """The input's, stacked."""
         require_one_shape(self.label, self.source.spec)
         return self.source.spec.stacked(len(self.offsets))
+
+    @property
+    def first_offset(self) -> int:  # type: ignore[override]
+        """The first."""
+        return self.offsets[0]
 
     @property
     def width(self) -> int:

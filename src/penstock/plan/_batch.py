@@ -15,6 +15,7 @@ from penstock.base import _tree
 from penstock.base._errors import SpecError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.memory._rows import Indices, Leaves, Rows, as_slice, copied, distinct, text_array
+from penstock.plan._chunks import Chunks
 from penstock.plan._map import Apart, Map
 from penstock.plan._node import (
     ClearAfter,
@@ -102,6 +103,12 @@ class Batching(Grouping):
         if not isinstance(count, int):
             return count
         return count // self.size if self.drop_remainder else -(-count // self.size)
+
+    @cached_property
+    def chunks(self) -> Chunks | None:
+        """Those in which batches begin."""
+        below = self.source.chunks
+        return None if below is None else below.sliced(0, self.size, finite_length(self))
 
     @cached_property
     def remainder(self) -> int:

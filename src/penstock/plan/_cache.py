@@ -11,6 +11,7 @@ by the first worker that reads it from its beginning to its end: parts of two re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -20,7 +21,8 @@ from penstock.base._errors import PenstockError
 from penstock.base._printable import printable
 from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Leaves, Rows, chunk_count
-from penstock.plan._node import Demand, Elements, Length, Memory, Node, OneInput
+from penstock.plan._chunks import Chunks
+from penstock.plan._node import Demand, Elements, Length, Memory, Node, OneInput, history
 from penstock.plan._reader import Gather, Reader
 from penstock.plan._source import Openable
 
@@ -144,6 +146,11 @@ class CacheStep(Node):
     def settings(self) -> dict[str, Any]:
         """None: the place of a cache does not change elements."""
         return {}
+
+    @cached_property
+    def chunks(self) -> Chunks | None:
+        """Those by which it is filled, also once it is complete: an order is no matter of what is kept."""
+        return next((each.chunks for each in history(self)), None)
 
     @property
     def opens(self) -> CacheHandle:

@@ -13,6 +13,7 @@ import numpy as np
 from penstock.base import _tree
 from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Rows, as_slice, distinct
+from penstock.plan._chunks import Chunks
 from penstock.plan._node import Access, Called, ClearAfter, Demand, Elements, Length, ManyInputs, OneToOne, Reorder
 from penstock.plan._reader import Gather, Reader
 
@@ -170,6 +171,12 @@ class Concatenate(Dealt):
         # All inputs but the last are finite: `concatenate` checked it.
         lengths = [node.length for node in self.sources[:-1]]
         return np.concatenate(([0], np.cumsum(np.array(lengths, np.int64)))).astype(np.int64)
+
+    @cached_property
+    def chunks(self) -> Chunks | None:
+        """Those of the first input, then those of the second, and so on."""
+        known = [each.chunks for each in self.sources if each.chunks is not None]
+        return Chunks.joined(known) if len(known) == len(self.sources) else None
 
     def deal(self, indices: Indices) -> tuple[Indices, Indices]:
         """Each input's share of the positions."""

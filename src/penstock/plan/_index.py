@@ -19,6 +19,7 @@ from penstock.base._errors import SpecError
 from penstock.base._random import BLOCK_CACHE_NBYTES, local_permute, permute
 from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, copied
+from penstock.plan._chunks import Chunks
 from penstock.plan._node import (
     POSITION_LIMIT,
     Called,
@@ -61,6 +62,12 @@ class Slice(Called, Reorder, OneInput):
             return None if available is None else self.count
         most = math.inf if available == math.inf else _count(self.start, int(available), self.step)
         return most if self.count is None or self.count > most else self.count
+
+    @cached_property
+    def chunks(self) -> Chunks | None:
+        """Those of the elements that are left."""
+        below = self.source.chunks
+        return None if below is None else below.sliced(self.start, self.step, finite_length(self))
 
     @property
     def traits(self) -> Traits:
@@ -123,6 +130,11 @@ class Select(Called, Reorder, OneInput):
     def length(self) -> int:
         """The number of positions."""
         return len(self.positions)
+
+    @cached_property
+    def chunks(self) -> Chunks | None:
+        """Those of the elements in the list, if it ascends."""
+        return None if self.source.chunks is None else self.source.chunks.chosen(self.positions)
 
     @property
     def traits(self) -> Traits:

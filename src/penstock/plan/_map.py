@@ -32,6 +32,7 @@ from penstock.memory._rows import (
     make_read_only,
     pieces,
 )
+from penstock.plan._chunks import Chunks
 from penstock.plan._conform import MisfitError, conformed, observed, text_of
 from penstock.plan._node import (
     ClearAfter,
@@ -43,6 +44,7 @@ from penstock.plan._node import (
     OneToOne,
     Randomness,
     Traits,
+    finite_length,
     upwards,
     walk,
     working_memory,
@@ -301,6 +303,12 @@ class Apart(OneInput):
     @abstractmethod
     def apart(self, leaves: Leaves) -> list[Leaves]:
         """The leaves of each part of an element."""
+
+    @cached_property
+    def chunks(self) -> Chunks | None:
+        """Those of the elements that are taken apart."""
+        below = self.source.chunks
+        return None if below is None else below.apart(self.part_size, finite_length(self))
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """The elements that have the parts."""

@@ -25,6 +25,7 @@ from penstock.memory._rows import Indices, Leaves, Rows
 from penstock.plan._traits import Traits as Traits
 
 if TYPE_CHECKING:
+    from penstock.plan._chunks import Chunks
     from penstock.plan._source import Openable
 
 # Classes of `_reader.py`, which imports this file. Concrete nodes name them.
@@ -255,6 +256,14 @@ class Node(ABC):
         found = {node.overlap for node in history(self)} - {"none"}
         return "none" if not found else "anywhere" if self._scatters or "anywhere" in found else "near"
 
+    @cached_property
+    def chunks(self) -> "Chunks | None":
+        """The elements by the part of a source in which they begin, such as a row group.
+
+        None if no source has parts, or if this step leaves no arithmetic for them.
+        """
+        return None
+
     spread: float = 1
     """The elements of the input among which those that follow each other are taken: 1 in its order, inf for all."""
 
@@ -380,6 +389,11 @@ class OneToOne(Node):
     """A step whose element `i` is made of element `i` of each input."""
 
     goes_by_position = False
+
+    @cached_property
+    def chunks(self) -> "Chunks | None":
+        """Those of the first input that has some."""
+        return next((each.chunks for each in self.inputs if each.chunks is not None), None)
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """The same elements of every input."""

@@ -99,7 +99,8 @@ class Source(Openable, ABC):
     def part_bounds(self) -> Indices | None:
         """Of elements that are decoded many at once, such as row groups: the first of each part, and their number.
 
-        `shuffle(window="chunks")` takes those of a part together. The default is None.
+        They begin with 0 and never descend. `shuffle(window="chunks")` takes elements of a part together, also after
+        steps that keep their order, such as `split`. The default is None.
         """
         return None
 
@@ -252,6 +253,11 @@ class SourceAdapter(Source):
 
     def __len__(self) -> int:
         return len(self._inner if self._handle is None else self._handle)
+
+    @property
+    def part_bounds(self) -> Indices | None:
+        bounds: Indices | None = getattr(self._inner, "part_bounds", None)
+        return bounds
 
     @property
     def kept_nbytes(self) -> int:

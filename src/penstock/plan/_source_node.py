@@ -4,9 +4,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from penstock.base._errors import SourceError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.memory._rows import Indices, Rows
+from penstock.plan._chunks import Chunks
 from penstock.plan._node import POSITION_LIMIT, Start, Traits
 from penstock.plan._source import Source, traits_of
 
@@ -55,6 +58,21 @@ class SourceNode(Start):
         spec = Spec.of(self.data.element_spec)
         leaves = (ArraySpec(leaf.shape, leaf.dtype) if leaf.varies else leaf for leaf in spec.leaves)
         return Spec(tuple(leaves), spec.structure)
+
+    @cached_property
+    def chunks(self) -> Chunks | None:
+        """The parts that it decodes at once, or the rows of chunks of an array."""
+        bounds, shape, count = self.data.part_bounds, self.data.chunk_shape, self.length
+        if shape is not None:
+            bounds = np.append(np.arange(0, count, shape[0]), count)
+        if bounds is None:
+            return None
+        if not len(bounds) or bounds[0] != 0 or bounds[-1] != count or (np.diff(bounds) < 0).any():
+            raise SourceError(
+                f"part_bounds of {self.label} are {np.asarray(bounds)!s:.80}. They are the first element of each part "
+                f"and the number of elements: they begin with 0, never descend, and end with {count}."
+            )
+        return Chunks.of_bounds(bounds)
 
     @property
     def opens(self) -> Source:

@@ -12,8 +12,18 @@ import numpy.typing as npt
 from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Leaves, copied, within
 from penstock.plan._batch import Stacking, require_one_shape, stacked
+from penstock.plan._chunks import Chunks
 from penstock.plan._index import mark_of
-from penstock.plan._node import ClearAfter, Elements, Length, Memory, OneInput, Overlap, working_memory
+from penstock.plan._node import (
+    ClearAfter,
+    Elements,
+    Length,
+    Memory,
+    OneInput,
+    Overlap,
+    finite_length,
+    working_memory,
+)
 from penstock.plan._reader import Reader
 
 
@@ -84,6 +94,14 @@ class Windows(Stacking):
         return self.source.spec.stacked(self.size)
 
     batch_size = 1
+
+    @cached_property
+    def chunks(self) -> Chunks | None:
+        """Those in which windows begin."""
+        below = self.source.chunks
+        if below is None or (self.groups is None and not self.tail):
+            return None if below is None else below.sliced(0, self.shift, finite_length(self))
+        return below.chosen(self.starts(np.arange(finite_length(self))))
 
     def starts(self, indices: Indices) -> Indices:
         """The first input element of each window."""

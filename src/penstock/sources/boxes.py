@@ -33,7 +33,6 @@ class BoxSource(Source):
         self.inner, self.sizes, self.keeps_first = inner, sizes, keeps_first
         self.shape: tuple[int, ...] = (len(inner), *(size for size in spec.shape if size is not None))
         self.element_spec: Tree = ArraySpec(sizes[0 if keeps_first else 1 :], spec.dtype)
-        self.chunk_shape = inner.chunk_shape
         self.suits_one_thread, self.is_remote = inner.suits_one_thread, inner.is_remote
 
     def __reduce__(self) -> Any:
@@ -66,16 +65,16 @@ class BoxSource(Source):
     @property
     def kept_count(self) -> int:
         """How many chunks are kept: twice those that the patches have which begin in one chunk."""
-        axes = zip(self.chunk_shape or (), self.sizes, strict=False)
+        axes = zip(self.inner.chunk_shape or (), self.sizes, strict=False)
         return 2 * math.prod(-(-(chunk + size - 1) // chunk) for chunk, size in axes)
 
     @property
     def kept_nbytes(self) -> int:
         """The chunks that are kept."""
-        if self.chunk_shape is None:
+        if self.inner.chunk_shape is None:
             return self.inner.kept_nbytes
         assert isinstance(self.element_spec, ArraySpec)
-        return self.kept_count * math.prod(self.chunk_shape) * self.element_spec.dtype.itemsize
+        return self.kept_count * math.prod(self.inner.chunk_shape) * self.element_spec.dtype.itemsize
 
     def open(self) -> "OpenBoxes":
         return OpenBoxes(self)
@@ -108,8 +107,8 @@ class OpenBoxes:
         if (leaves := (starts + source.sizes > source.shape).any(axis=1)).any():
             raise SourceError(f"{source.describe(int(indices[np.argmax(leaves)]))} leaves the array.")
         order = np.arange(len(starts))
-        if source.chunk_shape is not None:
-            order = np.lexsort((starts // source.chunk_shape).T[::-1])
+        if source.inner.chunk_shape is not None:
+            order = np.lexsort((starts // source.inner.chunk_shape).T[::-1])
         with self._lock:
             for row in order.tolist():
                 patch = out[row] if source.keeps_first else out[row : row + 1]
@@ -118,13 +117,13 @@ class OpenBoxes:
     def _fill(self, start: list[int], patch: npt.NDArray[Any]) -> None:
         """Writes a patch, of all axes: the part of each chunk that it has."""
         source, ends = self._source, [at + size for at, size in zip(start, self._source.sizes, strict=True)]
-        if source.chunk_shape is None:
+        if source.inner.chunk_shape is None:
             patch[...] = self._part(tuple(map(slice, start, ends)))
             return
-        spans = [range(at // n, -(-end // n)) for at, end, n in zip(start, ends, source.chunk_shape, strict=True)]
+        spans = [range(at // n, -(-end // n)) for at, end, n in zip(start, ends, source.inner.chunk_shape, strict=True)]
         for place in itertools.product(*spans):
             chunk = self._chunk(place)
-            firsts = [number * n for number, n in zip(place, source.chunk_shape, strict=True)]
+            firsts = [number * n for number, n in zip(place, source.inner.chunk_shape, strict=True)]
             low = list(map(max, start, firsts))
             high = [min(end, first + n) for end, first, n in zip(ends, firsts, chunk.shape, strict=True)]
             to = tuple(slice(a - at, b - at) for a, b, at in zip(low, high, start, strict=True))
@@ -133,8 +132,8 @@ class OpenBoxes:
     def _read_chunk(self, place: tuple[int, ...]) -> npt.NDArray[Any]:
         """Reads the chunk with these numbers along the axes."""
         source = self._source
-        assert source.chunk_shape is not None
-        axes = zip(place, source.chunk_shape, source.shape, strict=True)
+        assert source.inner.chunk_shape is not None
+        axes = zip(place, source.inner.chunk_shape, source.shape, strict=True)
         return self._part(tuple(slice(number * n, min(number * n + n, most)) for number, n, most in axes))
 
     def close(self) -> None:
