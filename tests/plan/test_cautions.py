@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 import penstock as ps
+from tests.strategies import Parted
 
 
 def noisy(x: Any, rng: np.random.Generator) -> Any:
@@ -121,6 +122,10 @@ TOLD: dict[str, tuple[Callable[[], Any], str]] = {
             "all epochs. Write shuffle() before batch()."
         ),
     ),
+    "batches in the order of chunks": (
+        lambda: ps.from_source(Parted([3, 4])).batch(2).shuffle(seed=1, window="chunks").loader("threads").close(),
+        "shuffle(seed=1, window='chunks') after batch(2) puts batches in order, not elements",
+    ),
 }
 NOT_TOLD: dict[str, Callable[[], Any]] = {
     "an evaluation": lambda: passes(ps.range(9).map(np.negative).batch(2), 3),
@@ -152,6 +157,13 @@ NOT_TOLD: dict[str, Callable[[], Any]] = {
     "shards": lambda: (SHUFFLED.shard(0, 2), SHUFFLED.shard(1, 2)),
     "parts of one order": lambda: parts(ps.range(99).shuffle(seed=1, reshuffle=False)),
     "parts without an order": lambda: parts(ps.range(99).random_map(noisy)),
+    "shuffles of both, one of them by chunks": lambda: (
+        ps.from_source(Parted([3, 4]))
+        .shuffle(window="chunks", reshuffle=False)
+        .batch(2)
+        .shuffle(seed=1)
+        .loader("inline")
+    ),
     "shuffles of both": lambda: SHUFFLED.batch(3).shuffle(seed=2).loader("inline"),
     "a batch that is an element": lambda: ps.range(99).batch(3).shuffle(seed=2).batch(4).loader("inline"),
     "batches taken apart": lambda: ps.range(99).batch(3).unbatch().shuffle(seed=2).loader("inline"),

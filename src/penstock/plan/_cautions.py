@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.plan._batch import Batching
+from penstock.plan._by_chunks import ShuffleChunks
 from penstock.plan._filter import FlatMap
 from penstock.plan._index import Shuffle, Slice
 from penstock.plan._mix import BLOCK_LENGTH, Mix
@@ -18,6 +19,7 @@ from penstock.plan._windows import Windows
 
 _log = logging.getLogger("penstock")
 _told: Final[WeakKeyDictionary[Node, set[str]]] = WeakKeyDictionary()
+_SHUFFLES: Final = (Shuffle, ShuffleChunks)
 _read_to_end: Final[WeakSet[Node]] = WeakSet()
 
 
@@ -174,7 +176,7 @@ def caution_batches(node: Node) -> None:
     shuffle = None
     for each in _chain(node):
         if isinstance(each, Batching):
-            is_mixed = each.randomness.reorders or any(isinstance(below, Shuffle) for below in walk(each))
+            is_mixed = each.randomness.reorders or any(isinstance(below, _SHUFFLES) for below in walk(each))
             if shuffle is None or each.size == 1 or is_mixed:
                 return
             caution(
@@ -185,7 +187,7 @@ def caution_batches(node: Node) -> None:
                 each.label,
             )
             return
-        if isinstance(each, Shuffle):
+        if isinstance(each, _SHUFFLES):
             shuffle = shuffle or each
 
 

@@ -86,8 +86,9 @@ class Chunks:
 
     @classmethod
     def of_bounds(cls, bounds: Indices) -> "Chunks":
-        """Ranges of elements: the first element of each, and the end, in any order. Empty ranges are left out."""
-        return cls.of_grid(np.unique(bounds))
+        """Ranges of elements: the first element of each, and the end. Empty ranges are left out."""
+        # `np.unique` takes 3 s for a million bounds.
+        return cls.of_grid(bounds[np.append(True, bounds[1:] > bounds[:-1])])
 
     @classmethod
     def joined(cls, several: Iterable["Chunks"]) -> "Chunks":
@@ -141,7 +142,7 @@ class Chunks:
         if bounds is not None:
             first, distance = (start, step) if step > 0 else (start + (count - 1) * step, -step)
             bounds = np.clip(-((first - bounds) // distance), 0, count)
-            return Chunks.of_bounds(bounds if step > 0 else count - bounds)
+            return Chunks.of_bounds(bounds if step > 0 else count - bounds[::-1])
         if step != 1:
             return None
         ends = [np.clip(at - self._before[:, 1], 0, None).tolist() for at in (start, start + count)]

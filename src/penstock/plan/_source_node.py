@@ -62,14 +62,15 @@ class SourceNode(Start):
     @cached_property
     def chunks(self) -> Chunks | None:
         """The parts that it decodes at once, or the rows of chunks of an array."""
-        bounds, shape, count = self.data.part_bounds, self.data.chunk_shape, self.length
+        found, shape, count = self.data.part_bounds, self.data.chunk_shape, self.length
         if shape is not None:
-            bounds = np.append(np.arange(0, count, shape[0]), count)
-        if bounds is None:
+            found = np.append(np.arange(0, count, shape[0]), count)
+        if found is None:
             return None
+        bounds = np.asarray(found, np.int64)
         if not len(bounds) or bounds[0] != 0 or bounds[-1] != count or (np.diff(bounds) < 0).any():
             raise SourceError(
-                f"part_bounds of {self.label} are {np.asarray(bounds)!s:.80}. They are the first element of each part "
+                f"part_bounds of {self.label} are {bounds!s:.80}. They are the first element of each part "
                 f"and the number of elements: they begin with 0, never descend, and end with {count}."
             )
         return Chunks.of_bounds(bounds)

@@ -99,8 +99,10 @@ class Windows(Stacking):
     def chunks(self) -> Chunks | None:
         """Those in which windows begin."""
         below = self.source.chunks
-        if below is None or (self.groups is None and not self.tail):
-            return None if below is None else below.sliced(0, self.shift, finite_length(self))
+        if below is None:
+            return None
+        if self.groups is None and not self.tail:
+            return below.sliced(0, self.shift, finite_length(self))
         return below.chosen(self.starts(np.arange(finite_length(self))))
 
     def starts(self, indices: Indices) -> Indices:
