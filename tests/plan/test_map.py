@@ -173,6 +173,40 @@ def test_spec_comes_from_element_0_run_once():
     assert ran == [0]
 
 
+@pytest.mark.parametrize("between", [lambda ds: ds, lambda ds: ds.cast("int32").cast("int64")], ids=["maps", "casts"])
+@pytest.mark.parametrize("source", [lambda: ps.range(9), lambda: ps.from_generator(range, 9)], ids=["random", "stream"])
+@pytest.mark.parametrize("on_error", [None, "raise", "skip"])
+def test_each_function_of_a_chain_runs_once_to_find_its_spec(source, between, on_error):
+    calls, ds = [], source()
+    for number in range(12):
+        ds = between(ds.map(lambda x, number=number: (calls.append(number), x + number)[1]))
+    if on_error is None:
+        assert ds.element_spec == ps.ArraySpec((), "int64")
+    else:
+        ds.batch(2).loader("inline", on_error=on_error).close()
+    assert calls == list(range(12))
+    assert int(next(iter(ds))) == sum(range(12))
+
+
+def test_a_function_that_changes_what_it_gets_changes_no_other_elements(tmp_path):
+    def doubled(x):
+        x *= 2
+        return x
+
+    both = ps.from_arrays(np.ones((4, 3))).map(doubled)
+    ds = ps.zip((both.map(doubled), both.map(doubled).map(doubled)))
+    assert ds.element_spec
+    assert [[leaf.tolist() for leaf in pair] for pair in ds] == [[[4.0] * 3, [8.0] * 3]] * 4
+
+
+def test_elements_after_the_first_are_run_for_a_batch_that_a_function_gets():
+    calls = []
+    ds = ps.range(8).map(lambda x: (calls.append(int(x)), x + 10)[1]).batch(4).map(lambda x: x.sum())
+    assert ds.element_spec == ps.ArraySpec((), "int64")
+    assert calls == [0, 1, 2, 3]
+    assert int(ds[0]) == 10 + 11 + 12 + 13
+
+
 def test_spec_of_shuffled_elements_comes_from_the_first_in_order():
     ran = []
     ds = ps.range(50).shuffle(3).map(lambda x: ran.append(int(x)) or x)

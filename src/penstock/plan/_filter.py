@@ -16,7 +16,7 @@ from penstock.base._tree import Tree
 from penstock.memory._pickles import dumps
 from penstock.memory._rows import Indices, Leaves, Rows, copied
 from penstock.plan._conform import MisfitError, begun, column, conformed, observed, rows_of
-from penstock.plan._map import Learned, OfMade, OnWorkers, judged
+from penstock.plan._map import Learned, OfMade, OnWorkers, judged, learn
 from penstock.plan._node import (
     Access,
     Elements,
@@ -26,7 +26,7 @@ from penstock.plan._node import (
     Traits,
     walk,
 )
-from penstock.plan._reader import Gather, Reader
+from penstock.plan._reader import Gather, Reader, WorkerStatus
 
 MOST_NBYTES: Final = 1 << 20
 MOST_COUNT: Final = 1 << 14
@@ -128,11 +128,12 @@ class Expand(OneToOne, OnWorkers):
         """The spec of what the function makes. Runs it to find that, if nothing has."""
         if self.declared is not None:
             return self.declared
-        spec = self.learn().spec
+        learn(self, WorkerStatus(), takes_any=False)
+        spec = self.memo.learned.spec
         assert spec is not None
         return spec.loosened() if self.is_loose else spec
 
-    def _learn_by(self, reader: Reader) -> Learned:
+    def _learn_from(self, reader: Reader) -> Learned:
         return Learned(self._first(reader))
 
     def _first(self, reader: Reader) -> Spec:

@@ -46,7 +46,7 @@ class Fold(OnWorkers, Batching):
     is_learnt = True
     notes_inputs = True
 
-    def learn(self, *, takes_any: bool = False) -> Learned:
+    def learn_by(self, firsts: dict[int, Leaves], *, takes_any: bool = False) -> Learned:
         """Nothing: a state is a pickle, whatever the function returns."""
         return self.memo.learned
 

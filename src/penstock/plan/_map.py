@@ -95,16 +95,17 @@ class Learner(ABC):
         """Whether nothing has to be run to know the spec of what the user's code gives."""
 
     @abstractmethod
-    def learn(self, *, takes_any: bool = False) -> Learned:
-        """Runs the code on element 0, if it has to be run to know its spec, and returns what was learnt.
+    def learn_by(self, firsts: dict[int, Leaves], *, takes_any: bool = False) -> Learned:
+        """Runs the code on element 0, if nothing has, and returns what was learnt. Steps before it are learnt.
 
         Args:
+            firsts: See `WorkerStatus`.
             takes_any: Elements may fail: then the first element that does not fail is taken.
         """
 
 
 def learn(plan: Node, status: WorkerStatus, *, takes_any: bool) -> dict[int, Learned]:
-    """Runs the functions and generators of a plan whose spec is unknown, from the data upwards.
+    """Runs the functions and generators of a plan whose spec is unknown, once each, from the data upwards.
 
     Args:
         plan: The plan.
@@ -116,10 +117,11 @@ def learn(plan: Node, status: WorkerStatus, *, takes_any: bool) -> dict[int, Lea
     """
     numbers = {id(node): number for number, node in enumerate(walk(plan))}
     found = {}
+    firsts: dict[int, Leaves] = {}
     for node in upwards(plan):
         if isinstance(node, Learner) and not node.is_learnt:
             status.words[0] = numbers[id(node)] + 1
-            found[numbers[id(node)]] = node.learn(takes_any=takes_any)
+            found[numbers[id(node)]] = node.learn_by(firsts, takes_any=takes_any)
     return found
 
 
@@ -232,11 +234,8 @@ class OnWorkers(OfFunction, Learner):
     batched: int | None = field(default=None, kw_only=True)
     """Elements of the input are groups of so many elements of the user's, stacked; None if they are the user's."""
 
-    def learn(self, *, takes_any: bool = False) -> Learned:
+    def learn_by(self, firsts: dict[int, Leaves], *, takes_any: bool = False) -> Learned:
         """Runs the function on element 0, if nothing has, and returns what was learnt.
-
-        Args:
-            takes_any: Elements may fail: then the first element that does not fail is taken.
 
         Raises:
             ElementError: The function failed.
@@ -246,13 +245,13 @@ class OnWorkers(OfFunction, Learner):
             sources = OpenSources(self.source)
             try:
                 reader = Reader(self.source, sources, isolation=seeded_globals)
-                reader.status.takes_any = takes_any
-                self.memo.learned = self._learn_by(reader)
+                reader.status.takes_any, reader.status.firsts = takes_any, firsts
+                self.memo.learned = self._learn_from(reader)
             finally:
                 sources.close()
         return self.memo.learned
 
-    def _learn_by(self, reader: Reader) -> Learned:
+    def _learn_from(self, reader: Reader) -> Learned:
         """Runs the function on an element of the input."""
         raise NotImplementedError(f"{self.verb} has one spec, whatever its function returns")
 
@@ -453,7 +452,8 @@ class Map(OneToOne, OnWorkers):
         if self.declared is not None:
             made = self.declared if self.batched is None else self._of_batches(self.declared)
         else:
-            spec = self.learn().spec
+            learn(self, WorkerStatus(), takes_any=False)
+            spec = self.memo.learned.spec
             assert spec is not None
             made = self._of_batches(spec.loosened() if self.is_loose else spec)
         return Spec.of((made.tree, self.source.spec.leaves[-1])) if self.has_mask else made
@@ -467,13 +467,15 @@ class Map(OneToOne, OnWorkers):
         sizes = {leaf.max_shape[0]: leaf.max_shape[0] for leaf in leaves}  # type: ignore[index]
         return Spec(tuple(_varying(leaf, sizes) for leaf in spec.leaves), spec.structure) if sizes else spec
 
-    def _learn_by(self, reader: Reader) -> Learned:
+    def _learn_from(self, reader: Reader) -> Learned:
         if self.length == 0:
             raise SpecError(
                 f"{self.label} at {self.where} has no element to run, so what it returns is unknown. "
                 "Say it: element_spec=penstock.ArraySpec(shape, dtype), or a tree of them."
             )
-        return self._first_of(reader) if reader.status.takes_any else self._learn_from(reader.element(0, 0), 0)
+        if reader.status.takes_any:
+            return self._first_of(reader)
+        return self._learn_with(reader.element(0, 0), 0, reader.status.firsts)
 
     def _first_of(self, reader: Reader) -> Learned:
         """Learns from the first element that does not fail."""
@@ -482,7 +484,7 @@ class Map(OneToOne, OnWorkers):
             try:
                 if isinstance(element, Exception):
                     raise element
-                return self._learn_from(element, index)
+                return self._learn_with(element, index, reader.status.firsts)
             except SetAsideError:
                 continue
             except Exception as error:
@@ -497,7 +499,7 @@ class Map(OneToOne, OnWorkers):
             )
         raise first
 
-    def _learn_from(self, element: Tree, index: int) -> Learned:
+    def _learn_with(self, element: Tree, index: int, firsts: dict[int, Leaves]) -> Learned:
         short = self._short_axes(element)
         count = None if self.batched is None else len(_tree.flatten(element)[0][0])
         with seeded_globals() as globals_, watched_torch() as used_torch:
@@ -514,6 +516,8 @@ class Map(OneToOne, OnWorkers):
         given = self.source.spec.leaves[: -1 if self.has_mask else None]
         if getattr(self.function, "keeps_shapes", False) is True and len(leaves) == len(given):
             leaves = tuple(map(_as_loose, leaves, given))
+        if index == 0 and not self.has_mask and not self.is_learnt:
+            firsts[id(self)] = [copied(leaf) for leaf in conformed(spec, value)]
         before = self.memo.learned
         return Learned(Spec(leaves, spec.structure), drew or before.uses_globals, drew_torch or before.uses_torch)
 
@@ -526,6 +530,11 @@ class Map(OneToOne, OnWorkers):
         """Reads input elements into scratch memory, some at a time, and runs the function on each."""
         source = reader.inputs[0]
         rng = reader.memo("rng", self._new_rng)
+        if (first := reader.status.firsts.get(id(self))) is not None and epoch == 0:
+            for place in np.flatnonzero(indices == 0).tolist():
+                out.put(out.row_numbers()[place], first)
+            others = np.flatnonzero(indices)
+            indices, out = indices[others], out.take(others)
         for start, stop in pieces(len(indices), chunk_count(source.spec)):
             chunk, rows = indices[start:stop], out.take(slice(start, stop))
             if reader.isolation is None:
@@ -596,7 +605,12 @@ class Map(OneToOne, OnWorkers):
             own = own if self.verdict is None else make_read_only(own)
             return self._run(structure.unflatten(own), rng, globals_, epoch, index, self.spec)  # type: ignore[no-any-return]
 
+        first = reader.status.firsts.get(id(self)) if epoch == 0 else None
+        if first is not None:
+            yield first
         for index, leaves in enumerate(source.sequence(epoch)):
+            if index == 0 and first is not None:
+                continue
             words[0], words[1], words[2] = reader.number + 1, epoch, index
             try:
                 with reader.isolation() if reader.isolation else contextlib.nullcontext() as globals_:

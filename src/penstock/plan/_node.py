@@ -520,16 +520,16 @@ def walk(node: Node, below: Callable[[Node], Sequence[Node]] = lambda each: each
 
 def upwards(node: Node) -> Iterator[Node]:
     """Yields each node of a plan once, each after its inputs."""
-    done: set[int] = set()
-
-    def visit(each: Node) -> Iterator[Node]:
-        if id(each) not in done:
-            done.add(id(each))
-            for below in each.inputs:
-                yield from visit(below)
+    seen: set[int] = set()
+    stack = [(node, False)]
+    while stack:
+        each, has_inputs = stack.pop()
+        if has_inputs:
             yield each
-
-    return visit(node)
+        elif id(each) not in seen:
+            seen.add(id(each))
+            stack.append((each, True))
+            stack.extend((below, False) for below in reversed(each.inputs))
 
 
 def arguments(node: Node) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from penstock.base._retries import RetryBudget
 from penstock.base._spec import Spec
 from penstock.base._tree import Tree
 from penstock.memory._budget import LYING_HEADER, not_given
-from penstock.memory._rows import Indices, Rows, Window, chunk_count, copied, pieces, places_of
+from penstock.memory._rows import Indices, Leaves, Rows, Window, chunk_count, copied, pieces, places_of
 from penstock.memory._slot import own_header
 from penstock.memory._times import Times
 from penstock.plan._node import Elements, Node, located, most_elements, walk
@@ -137,11 +137,13 @@ class WorkerStatus:
     guards of a plan and the code that runs a unit; see `_tolerate.py`.
     """
 
-    __slots__ = ("failures", "is_poisoned", "on_lack", "takes_any", "times", "words")
+    __slots__ = ("failures", "firsts", "is_poisoned", "on_lack", "takes_any", "times", "words")
 
     def __init__(self, words: "memoryview[int] | None" = None) -> None:
         self.words: memoryview[int] = memoryview(array("q", bytes(24))) if words is None else words
         """The step's number in the order of `walk` plus one, or 0 before the first; the epoch; the element."""
+        self.firsts: dict[int, Leaves] = {}
+        """While specs are learnt: element 0 of epoch 0 of steps whose functions ran, by the step's id."""
         self.failures: list[Any] = []
         """The `Failure`s that were set aside in this unit."""
         self.is_poisoned: bool = False

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from penstock.base._errors import ElementError, SpecError, StateError, is_untouched, words_of
 from penstock.base._spec import Spec
 from penstock.base._tree import Tree
-from penstock.memory._rows import Indices, Rows, copied
+from penstock.memory._rows import Indices, Leaves, Rows, copied
 from penstock.plan._conform import MisfitError, begun, conformed, text_of
 from penstock.plan._map import Learned, Learner, Memo
 from penstock.plan._node import Access, Elements, Length, Node, OneInput, OneToOne, Start, Traits
@@ -113,11 +113,11 @@ class Generate(Start, Learner):
     @property
     def spec(self) -> Spec:
         """As the source says. May begin an epoch and read its first element, once."""
-        spec = self.learn().spec
+        spec = self.learn_by({}).spec
         assert spec is not None
         return spec
 
-    def learn(self, *, takes_any: bool = False) -> Learned:
+    def learn_by(self, firsts: dict[int, Leaves], *, takes_any: bool = False) -> Learned:
         """Asks the source, if nothing has, and returns what was learnt."""
         if self.memo.learned.spec is None:
             try:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from penstock.base._errors import DeadlineError, PenstockError, TravelError
 from penstock.lower._analysis import Analysis
 from penstock.lower._program import Unit, UnitResult
+from penstock.memory._rows import Leaves
 from penstock.plan._cache import Cache
 from penstock.plan._map import adopt
 from penstock.plan._node import Node
@@ -86,9 +87,10 @@ def _learn_here(facts: Analysis, *, may_fail: bool) -> None:
     if not may_fail:
         facts.learn()
         return
+    firsts: dict[int, Leaves] = {}
     for each in reversed(facts.functions):
         with contextlib.suppress(Exception):  # an element that fails here fails again in its place
-            each.learn(takes_any=bool(facts.guards))  # also with a declared spec, which says nothing of generators
+            each.learn_by(firsts, takes_any=bool(facts.guards))  # also with a spec, which says nothing of generators
 
 
 def _learn_from_heads(facts: Analysis, generators: Sequence[Generate], crew: Crew) -> None:
