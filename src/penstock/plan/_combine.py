@@ -12,13 +12,24 @@ import numpy as np
 
 from penstock.base import _tree
 from penstock.base._spec import Spec
-from penstock.memory._rows import Indices, Rows, as_slice, distinct
+from penstock.memory._rows import Indices, Rows, as_slice
 from penstock.plan._chunks import Chunks
-from penstock.plan._node import Access, Called, ClearAfter, Demand, Elements, Length, ManyInputs, OneToOne, Reorder
+from penstock.plan._node import (
+    POSITION_LIMIT,
+    Access,
+    Called,
+    ClearAfter,
+    Demand,
+    Elements,
+    Length,
+    ManyInputs,
+    OneToOne,
+    Reorder,
+)
 from penstock.plan._reader import Gather, Reader
 
 
-class _Beside(OneToOne, ManyInputs):
+class Beside(OneToOne, ManyInputs):
     """Element `i` has the leaves of the inputs' elements `i`, one input after the other."""
 
     moves = True
@@ -79,7 +90,7 @@ class _Beside(OneToOne, ManyInputs):
 
 
 @dataclass(frozen=True, eq=False)
-class Zip(_Beside):
+class Zip(Beside):
     """Element `i` is the tree of the inputs' elements `i`. `zip` compared the lengths."""
 
     structure: _tree.Structure
@@ -101,7 +112,7 @@ class Zip(_Beside):
 
 
 @dataclass(frozen=True, eq=False)
-class Merged(Called, _Beside):
+class Merged(Called, Beside):
     """Element `i` is one dict, of the values of the inputs' elements `i`. These are dicts without a common name."""
 
     def settings(self) -> dict[str, Any]:
@@ -263,33 +274,55 @@ class Interleave(Dealt):
                 return
 
     @cached_property
-    def _stages(self) -> tuple[Indices, Indices, list[Indices]]:
+    def _stages(self) -> tuple[Indices, Indices, Indices]:
         """The stages: between the ends of two inputs, the same inputs take part.
 
-        Returns the first position of each stage, the first round of each, and the inputs that take part in each.
+        Returns the first position of each stage, the first round of each, and the number of inputs that take part.
         """
-        lengths = [node.length for node in self.sources]
-        ends = sorted({length for length in lengths if length is not None and length > 0})
-        positions, rounds, alive = [0], [0], []
-        for end in ends:
-            inputs = [k for k, length in enumerate(lengths) if length is not None and length >= end]
-            alive.append(np.array(inputs, np.int64))
-            if isinstance(end, int):
-                positions.append(positions[-1] + (end - rounds[-1]) * len(inputs))
-                rounds.append(end)
-        return np.array(positions, np.int64), np.array(rounds, np.int64), alive
+        lengths = sorted(self._lengths.tolist())
+        firsts = [place for place, end in enumerate(lengths) if end > (lengths[place - 1] if place else 0)]
+        rounds = [0, *(lengths[place] for place in firsts[:-1])]
+        counts = [len(lengths) - place for place in firsts]
+        spans = (
+            (stop - start) * count for (start, stop), count in zip(itertools.pairwise(rounds), counts, strict=False)
+        )
+        positions = [*itertools.accumulate(spans, initial=0)]
+        return np.array(positions, np.int64), np.array(rounds, np.int64), np.array(counts, np.int64)
+
+    @cached_property
+    def _lengths(self) -> Indices:
+        """The length of each input; of one that does not end, the limit of all positions."""
+        return np.array([min(node.length or 0, POSITION_LIMIT) for node in self.sources], np.int64)
+
+    @cached_property
+    def _bits(self) -> list[tuple[int, Indices]]:
+        """The numbers of the inputs, the longest first, as a wavelet matrix.
+
+        For each bit, the highest first: how many of the numbers up to each place do not have it. The numbers without
+        it come first for the next bit.
+        """
+        numbers, found = np.argsort(-self._lengths, kind="stable"), []
+        for bit in reversed(range((len(numbers) - 1).bit_length())):
+            lacks = numbers >> bit & 1 == 0
+            found.append((1 << bit, np.append(0, np.cumsum(lacks))))
+            numbers = np.concatenate((numbers[lacks], numbers[~lacks]))
+        return found
 
     def deal(self, indices: Indices) -> tuple[Indices, Indices]:
-        """Arithmetic within the stage of a position."""
-        positions, rounds, alive = self._stages
-        stages = np.minimum(np.searchsorted(positions, indices, side="right"), len(alive)) - 1
-        which, theirs = np.empty_like(indices), np.empty_like(indices)
-        for stage in distinct(stages):
-            mine = stages == stage
-            turn, number = np.divmod(indices[mine] - positions[stage], len(alive[stage]))
-            which[mine] = alive[stage][number]
-            theirs[mine] = turn + rounds[stage]
-        return which, theirs
+        """Arithmetic within the stage of a position, and a look at each bit of the input's number."""
+        positions, rounds, counts = self._stages
+        stages = np.searchsorted(positions, indices, side="right") - 1
+        turns, places = np.divmod(indices - positions[stages], counts[stages])
+        # The inputs that take part are the longest. Of these, the one in this place by its number is looked for.
+        first, last, which = np.zeros_like(indices), counts[stages], np.zeros_like(indices)
+        for value, lacking in self._bits:
+            start, stop = lacking[first], lacking[last]
+            has = places >= stop - start
+            places = np.where(has, places - (stop - start), places)
+            first = np.where(has, lacking[-1] + first - start, start)
+            last = np.where(has, lacking[-1] + last - stop, stop)
+            which += value * has
+        return which, turns + rounds[stages]
 
     @property
     def reach(self) -> int:  # type: ignore[override]
