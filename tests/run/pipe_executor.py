@@ -46,7 +46,7 @@ class PipeExecutor(Executor):
         self._client = weakref.ref(client, lambda _: self.request_stop())
         self._threads: list[threading.Thread] = []
 
-    def begin(self, program: Program, ring: Ring, spans: Ring | None = None) -> None:
+    def begin(self, program: Program, ring: Ring, inputs: object = None) -> None:
         payload = pack(program.node, program)
         opening = pickle.dumps(pickle.dumps((sys.path, payload.data, payload.arrays, self._timeout_s)))
         _users.add(id(self))

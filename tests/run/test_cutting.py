@@ -26,7 +26,9 @@ def unit_sizes(dataset: Any, worker_count: int, row_s: float) -> list[int]:
         (2, 0.0, [4] * 8),  # nothing is known yet
         (2, 1e-3, [8] * 4),  # some 8 ms each
         (3, 1e-3, [5, 5, 6, 5, 5, 6]),  # as many for each worker
-        (2, 50e-6, [16] * 2),
+        (2, 200e-6, [16] * 2),
+        (8, 100e-6, [16] * 2),  # 2 ms each
+        (4, 50e-6, [32]),  # for less than 2 ms another worker takes the next batch
         (2, 5.0, [1] * 32),
         (100, 1.0, [1] * 32),
         (0, 50e-6, [32]),  # nobody shares it

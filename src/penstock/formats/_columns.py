@@ -171,6 +171,9 @@ class Column:
         self.source = native.Engine.memory(values)
         """The values, for copies."""
 
+    def __reduce__(self) -> Any:
+        return Column, (self._values,)
+
     @property
     def nbytes(self) -> int:
         """The memory of the values."""
@@ -260,6 +263,9 @@ class Ragged:
         Raises:
             RowError: A value is no text, or no array. Its row is a place among the indices.
         """
+        if len(self._pieces) == 1:
+            self._put(self._pieces[0], indices, out, rows)
+            return
         for number, places, mine in by_part(np.array(self._firsts), indices, np.arange(len(indices))):
             assert isinstance(mine, np.ndarray)
             try:

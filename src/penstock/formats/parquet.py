@@ -5,7 +5,6 @@ are kept for the next rows, up to a limit that is known ahead (`TableSource.kept
 """
 
 import logging
-import threading
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
@@ -48,6 +47,7 @@ from penstock.formats._tableread import (
     read_group,
 )
 from penstock.memory._rows import positions_of
+from penstock.plan._parted import PartCache, PartSizes
 from penstock.plan._source import Read, Source
 from penstock.sources._blocks import CachedFile
 from penstock.sources._openfile import File, FilesSource, block_reader, bounds_of, by_part, for_each, placed
@@ -215,6 +215,17 @@ class TableSource(Tabular, FilesSource):
     def part_bounds(self) -> Integers:
         return self.bounds
 
+    @property
+    def parts(self) -> PartSizes | None:
+        """Those of the groups; None if they lie in mapped files, where nothing is decoded."""
+        return None if self.groups.is_mapped else self.part_sizes
+
+    @property
+    def part_sizes(self) -> PartSizes:
+        """The sizes of the groups."""
+        groups = self.groups
+        return PartSizes(groups.bounds, groups.nbytes, groups.work_nbytes, self.kept_nbytes)
+
     def describe(self, index: int) -> str:
         return self.describe_row(*placed(self.bounds, index))
 
@@ -240,25 +251,12 @@ class TableSource(Tabular, FilesSource):
         return OpenTableSource(self)
 
 
-class _Decoded:
-    """A group. The first thread that needs it decodes it under the lock."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.lock = threading.Lock()
-        self.columns: list[AnyColumn] | None = None
-        self.nbytes = nbytes
-        """Its memory, and until it is decoded also that of the decoding."""
-
-
 @final
 class OpenTableSource:
     """Reads rows. Keeps decoded groups of `kept_nbytes` in all, and no file open.
 
     Of remote files it keeps the last `KEPT_FOOTERS` footers too, because reading one takes several requests in turn.
-
-    Threads. A thread uses one group at a time, and none while it waits for room. So the groups in use are released
-    sooner or later, and every wait for room ends: `_leave` and the end of a decoding notify it. All state is under
-    `_let_go`, apart from counters, where a lost update does no harm.
+    Any number of threads may use it. It counts for a warning alone, where a lost update does no harm.
     """
 
     def __init__(self, source: TableSource) -> None:
@@ -267,11 +265,7 @@ class OpenTableSource:
         self.bounds, self.nbytes, self.work_nbytes = self._groups.bounds, self._groups.nbytes, self._groups.work_nbytes
         self.is_mapped = self._groups.is_mapped
         self.room = source.kept_nbytes
-        self._let_go = threading.Condition()
-        self._decoded: dict[int, _Decoded] = {}
-        """Groups by number, the last used at the end."""
-        self._used: dict[int, int] = {}
-        """The group that each thread uses."""
+        self.part_cache = PartCache(self._decode, source.part_sizes)
         self._decoded_count = self._row_count = 0
         """Groups that were decoded, and rows that were requested."""
         self._blocks = block_reader(source.files, self._remote_file, 0)
@@ -288,32 +282,33 @@ class OpenTableSource:
             self._row_count += len(indices)
             for group, inside, rows in by_part(self._groups.bounds, indices, places):
                 wanted[group].append((arrays, inside, rows))
-        thread = threading.get_ident()
+        cache = self.part_cache
         # Decoded groups first, because those that are decoded now may take their place.
-        for group in sorted(wanted, key=lambda each: (each not in self._decoded, each)):
-            try:
-                columns = self._columns(group, thread)
-                if self._groups.is_mapped:  # what lies behind the end of a file ends the process, or is zeros
-                    self.require_same(group)
-                copies: list[tuple[Any, ...]] = []
-                for arrays, inside, rows in wanted[group]:
-                    for column, array, leaf in zip(columns, arrays, self._source.leaves, strict=True):
-                        if column.source is not None:
-                            to, at = (array[rows], None) if isinstance(rows, slice) else (array, rows)
-                            copies.append((column.source, inside, to, at, None))
-                            continue
-                        try:
-                            column.put(inside, array, positions_of(rows, len(array)))
-                        except RowError as error:
-                            error.column = leaf.name
-                            raise error.at(self._source.describe_row(group, int(inside[error.row]))) from None
+        for group in sorted(wanted, key=lambda each: (not cache.is_there(each), each)):
+            with cache.use(group) as columns:
+                self._put(group, columns, wanted[group])
+
+    def _put(self, group: int, columns: list[AnyColumn], wanted: list[tuple[Any, Integers, Integers | slice]]) -> None:
+        """Copies rows of a group, which are there."""
+        if self._groups.is_mapped:  # what lies behind the end of a file ends the process, or is zeros
+            self.require_same(group)
+        copies: list[tuple[Any, ...]] = []
+        for arrays, inside, rows in wanted:
+            for column, array, leaf in zip(columns, arrays, self._source.leaves, strict=True):
+                if column.source is not None:
+                    to, at = (array[rows], None) if isinstance(rows, slice) else (array, rows)
+                    copies.append((column.source, inside, to, at, None))
+                    continue
                 try:
-                    native.copy(copies)
-                except native.CopyError as error:
-                    self.require_same(group)
-                    raise SourceError(f"{self._source.describe_row(group, 0)} cannot be read: {error}") from error
-            finally:
-                self._leave(thread)
+                    column.put(inside, array, positions_of(rows, len(array)))
+                except RowError as error:
+                    error.column = leaf.name
+                    raise error.at(self._source.describe_row(group, int(inside[error.row]))) from None
+        try:
+            native.copy(copies)
+        except native.CopyError as error:
+            self.require_same(group)
+            raise SourceError(f"{self._source.describe_row(group, 0)} cannot be read: {error}") from error
 
     def read_part(self, part: int) -> list[native.Source]:
         """See `PartReader`. What is decoded is the caller's, and counts to nothing here."""
@@ -345,49 +340,6 @@ class OpenTableSource:
                 if file.is_unchanged():
                     return
             file.open()
-
-    def _columns(self, group: int, thread: int) -> list[AnyColumn]:
-        """Returns a group's columns, which stay until the thread has left them."""
-        decoded = self._entry(group, thread)
-        with decoded.lock:
-            if decoded.columns is None:
-                decoded.columns, nbytes = self._decode(group)
-                with self._let_go:
-                    decoded.nbytes = nbytes
-                    self._let_go.notify_all()
-            return decoded.columns
-
-    def _leave(self, thread: int) -> None:
-        with self._let_go:
-            self._used.pop(thread, None)
-            self._let_go.notify_all()
-
-    def _entry(self, group: int, thread: int) -> _Decoded:
-        """Returns a group's entry, after others were evicted, or released by the threads that use them."""
-        with self._let_go:
-            self._used.pop(thread, None)  # left by a call that Ctrl-C ended
-            while (decoded := self._decoded.pop(group, None)) is None:
-                if self._has_room(group):
-                    decoded = _Decoded(int(self._groups.nbytes[group] + self._groups.work_nbytes[group]))
-                    break
-                self._let_go.wait()
-            self._decoded[group] = decoded  # the last to be evicted
-            self._used[thread] = group
-            return decoded
-
-    def _has_room(self, group: int) -> bool:
-        """Whether a group can be decoded now. Evicts others, the least recently used first."""
-        need = self._groups.nbytes[group] + self._groups.work_nbytes[group]
-        room = self.room - sum(each.nbytes for each in self._decoded.values())
-        used = set(self._used.values())
-        under_way = (other for other in used if self._decoded[other].columns is None)
-        if room < need <= room + sum(self._groups.work_nbytes[other] for other in under_way):
-            return False  # there is room as soon as these are decoded, without an eviction
-        for other in list(self._decoded):
-            if room < need and other not in used:
-                room += self._decoded.pop(other).nbytes
-        # With no group in use there is nothing to wait for: a group may be larger than its file said.
-        return bool(room >= need or not used)
 
     def _decode(self, group: int) -> tuple[list[AnyColumn], int]:
         """Returns the columns of a group, and their memory."""
@@ -442,7 +394,7 @@ class OpenTableSource:
             )
 
     def close(self) -> None:
-        self._decoded.clear()
+        self.part_cache.clear()
         self._footer.cache_clear()
         if self._blocks is not None:
             self._blocks.close()

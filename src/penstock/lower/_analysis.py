@@ -1,10 +1,11 @@
 """One walk over a plan answers all questions about it: `Analysis`."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from penstock.lower._guards import OnError, with_guards
 from penstock.lower._rewrite import prune_cached, with_parts
@@ -13,11 +14,36 @@ from penstock.plan._cache import CacheStep
 from penstock.plan._map import OnWorkers, learn
 from penstock.plan._node import Node, upwards, walk
 from penstock.plan._pad import PaddedBatch
+from penstock.plan._parted import PartSizes
 from penstock.plan._reader import WorkerStatus
 from penstock.plan._source import Source, key_of, limited
 from penstock.plan._stream import Generate, Inlet
 from penstock.plan._tolerate import FailureFilter
 from penstock.plan._traits import Traits
+
+
+class PartedSource(NamedTuple):
+    """A source of a plan whose parts may be decoded ahead."""
+
+    step: int
+    """The number of its step in the order of `walk`."""
+    node: Node
+    source: Source
+    sizes: PartSizes
+    first: int
+    """The number of its first part, among those of all sources."""
+
+
+def parted_in(plan: Node) -> list[PartedSource]:
+    """The sources of a plan whose parts are decoded ahead, equal ones once."""
+    found: dict[Any, PartedSource] = {}
+    first = 0
+    for step, node in enumerate(walk(plan)):
+        source = node.opens
+        if isinstance(source, Source) and (sizes := source.parts) is not None and key_of(source) not in found:
+            found[key_of(source)] = PartedSource(step, node, source, sizes, first)
+            first += len(sizes.nbytes)
+    return list(found.values())
 
 
 @final
@@ -79,6 +105,11 @@ class Analysis:
         """Runs functions here, on this thread, to find their specs."""
         learn(self.plan, WorkerStatus(), takes_any=bool(self.guards))
 
+    @cached_property
+    def parted(self) -> list[PartedSource]:
+        """The sources whose parts may be decoded ahead."""
+        return parted_in(self.plan)
+
     # Memory. Specs must be known.
 
     @property
@@ -107,16 +138,19 @@ class Analysis:
             for each in self._outside(staged)
         )
 
-    def source_nbytes(self, staged: Collection[int] = (), *, share: float = 1.0) -> int:
+    def source_nbytes(
+        self, staged: Collection[int] = (), *, share: float = 1.0, shared: Collection[Hashable] = ()
+    ) -> int:
         """The memory of sources in one process, without those of stages; equal sources are opened once.
 
         Args:
             staged: Steps that other workers run, by their ids.
             share: See `limited`.
+            shared: The keys of sources whose parts all workers share, which do not count.
         """
         opened = [each.opens for each in self._outside(staged) if id(each) not in staged]
         found = {key_of(source): source for source in opened if isinstance(source, Source)}
-        return sum(limited(source, share).kept_nbytes for source in found.values())
+        return sum(limited(source, share).kept_nbytes for key, source in found.items() if key not in shared)
 
     @property
     def largest_source(self) -> str:

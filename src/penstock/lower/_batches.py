@@ -19,9 +19,11 @@ from penstock.base._errors import ArgumentError, ElementError, SpecError
 from penstock.base._random import seeded_globals
 from penstock.base._spec import Spec
 from penstock.lower._analysis import Analysis, analyse
+from penstock.lower._parts import cache_of
 from penstock.lower._program import Position, Program, Unit
 from penstock.lower._rewrite import closed, needed
 from penstock.lower._share import Share, most_rows
+from penstock.memory._part_memory import PartMemory
 from penstock.memory._rows import Rows, Window
 from penstock.memory._spans import SpanLayout
 from penstock.plan._batch import are_side_by_side, remainders
@@ -43,7 +45,8 @@ ANNOUNCED_NBYTES: Final = 64 << 20
 UNIT_NBYTES: Final = 4 << 20
 """A unit of plain reads has at least this size, or is a whole batch."""
 UNIT_S: Final = 8e-3
-"""The duration of a unit with functions. Its overhead of some 90 us is small beside that."""
+LEAST_UNIT_S: Final = 2e-3
+"""The duration of a unit with functions, and the least one. Its overhead of 150 to 400 us is small beside that."""
 SERVER_UNIT_S: Final = 0.25
 """The duration of a unit that asks a server. A request is small beside that."""
 FIRST_UNIT_ROWS: Final = 4
@@ -358,7 +361,8 @@ class ParallelProgram(BatchProgram):
     def _unit_count(self, row_count: int, worker_count: int, row_s: float) -> int:
         """Returns into how many units a batch is cut.
 
-        Functions: units of `UNIT_S`, and equally many for each worker, so that all workers finish a batch together.
+        Functions: units of `UNIT_S`, and equally many for each worker, so that all workers finish a batch together. If
+        these would be shorter than `LEAST_UNIT_S`, fewer.
 
         Plain reads: one unit up to `UNIT_NBYTES`. A unit costs some 100 us of Python, which threads cannot run side by
         side.
@@ -376,15 +380,32 @@ class ParallelProgram(BatchProgram):
             if self.is_cpu_bound and row_s:
                 most = min(most, round(SERVER_UNIT_S / row_s))
         elif self.is_cpu_bound and not is_short:
-            most = min(share, max(1, round(UNIT_S / row_s)) if row_s else FIRST_UNIT_ROWS)
+            if not row_s:
+                most = min(share, FIRST_UNIT_ROWS)
+            elif (least := round(LEAST_UNIT_S / row_s)) > share:
+                return -(-row_count // least)  # other workers make other batches
+            else:
+                most = min(share, max(1, round(UNIT_S / row_s)))
             return min(row_count, -(-row_count // (most * worker_count)) * worker_count)
         return -(-row_count // max(share, most))
 
     def reader(
-        self, isolation: type[seeded_globals] | None, status: WorkerStatus | None = None, inputs: Window | None = None
+        self,
+        isolation: type[seeded_globals] | None,
+        status: WorkerStatus | None = None,
+        inputs: Window | PartMemory | None = None,
     ) -> Reader:
-        """Makes the reader of one worker. The elements of a stream come from a window."""
-        return Reader(self.node, self.sources, isolation=isolation, status=status, window=inputs)
+        """Makes the reader of one worker. Elements of a stream come from a window, decoded parts from their memory."""
+        window = inputs if isinstance(inputs, Window) else None
+        if isinstance(inputs, PartMemory):
+            for each in self._facts.parted:
+                cache_of(self.sources[each.source]).follow(inputs, each.first)
+        return Reader(self.node, self.sources, isolation=isolation, status=status, window=window)
+
+    @property
+    def part_count(self) -> int:
+        """The parts of all sources."""
+        return sum(len(each.sizes.nbytes) for each in self._facts.parted)
 
     def run(self, reader: Reader, unit: Unit, out: Rows) -> int:
         """Fills the rows of a unit, and announces the reads that follow.

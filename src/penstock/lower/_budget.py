@@ -17,6 +17,7 @@ def budget(
     shared_nbytes: int = 0,
     spans_nbytes: int = 0,
     source_nbytes: int = 0,
+    parts_nbytes: int = 0,
     is_sent: bool = False,
 ) -> Budget:
     """Adds up the memory of a loader.
@@ -30,6 +31,7 @@ def budget(
         shared_nbytes: See `Budget`.
         spans_nbytes: See `Budget`.
         source_nbytes: See `Budget`.
+        parts_nbytes: See `Budget`.
         is_sent: Whether batches come from other machines. Then as many may be on their way as there are slots.
     """
     node = analysis.plan
@@ -44,6 +46,7 @@ def budget(
         shared_nbytes=shared_nbytes,
         kept_nbytes=analysis.kept_nbytes(),
         source_nbytes=source_nbytes,
+        parts_nbytes=parts_nbytes,
         spans_nbytes=spans_nbytes,
         last_step=node.label,
         store_nbytes=slot_count * SlotLayout(spec).nbytes if is_sent else 0,

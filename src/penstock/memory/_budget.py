@@ -52,6 +52,8 @@ class Budget:
     """Rows from other machines, between their arrival and the copy into a slot."""
     batch_size: int = 1
     """Elements in a slot; 1 where that is unknown."""
+    parts_nbytes: int = 0
+    """What workers take to decode parts of sources, such as row groups, each for itself."""
     largest_source: str = ""
     """The source that keeps most."""
     largest_element: tuple[int, str] = (0, "")
@@ -66,7 +68,7 @@ class Budget:
     def projected_nbytes(self) -> int:
         """The sum."""
         rest = self.scratch_nbytes + self.order_nbytes + self.shared_nbytes + self.kept_nbytes + self.spans_nbytes
-        return self.ring_nbytes + rest + self.source_nbytes + self.store_nbytes
+        return self.ring_nbytes + rest + self.source_nbytes + self.parts_nbytes + self.store_nbytes
 
     def caution(self, free_nbytes: int | None) -> str:
         """The warning about slots and scratch memory above the memory that is free; empty if they fit.
@@ -114,7 +116,7 @@ class Budget:
             "arrays that worker processes share": self.shared_nbytes,
             waiting: self.spans_nbytes,
             "a cache in memory": self.kept_nbytes,
-            decoded: self.source_nbytes,
+            decoded: self.source_nbytes + self.parts_nbytes,
             "rows from other machines on their way into the ring": self.store_nbytes,
             f"what {processes} take{'s' if process_count == 1 else ''}": overhead,
         }

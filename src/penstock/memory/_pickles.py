@@ -5,15 +5,20 @@ NumPy's own pickles convert most arrays to the machine's byte order. The array t
 
 import io
 import pickle
+from collections.abc import Callable
 from typing import Any, final
 
 import numpy as np
 
 
-def dumps(value: object, protocol: int = pickle.DEFAULT_PROTOCOL) -> bytes:
+def dumps(
+    value: object,
+    protocol: int = pickle.DEFAULT_PROTOCOL,
+    buffer_callback: Callable[[pickle.PickleBuffer], object] | None = None,
+) -> bytes:
     """As `pickle.dumps`. `pickle.loads` then restores the dtypes of the value."""
     file = io.BytesIO()
-    _Pickler(file, protocol).dump(value)
+    _Pickler(file, protocol, buffer_callback=buffer_callback).dump(value)
     return file.getvalue()
 
 

@@ -11,6 +11,7 @@ from penstock.base import _tree
 from penstock.base._errors import SourceError, type_of
 from penstock.base._tree import Tree
 from penstock.memory._rows import Indices
+from penstock.plan._parted import PartSizes
 from penstock.plan._traits import Traits
 
 
@@ -101,6 +102,14 @@ class Source(Openable, ABC):
 
         They begin with 0 and never descend. `shuffle(window="chunks")` takes elements of a part together, also after
         steps that keep their order, such as `split`. The default is None.
+        """
+        return None
+
+    @property
+    def parts(self) -> PartSizes | None:
+        """The sizes of the parts that a run may decode ahead. `open` then returns an object with a `part_cache`.
+
+        The default is None.
         """
         return None
 

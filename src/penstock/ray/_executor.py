@@ -13,6 +13,7 @@ from penstock.base._errors import ArgumentError, MemoryLimitError
 from penstock.base._units import size_text
 from penstock.lower._batches import BatchProgram
 from penstock.lower._program import Program
+from penstock.memory._part_memory import PartMemory
 from penstock.memory._ring import Ring
 from penstock.ray._fleet import SILENCE_S, join_fleet, workers_on, works_here
 from penstock.ray._shares import RayTask
@@ -54,7 +55,7 @@ class RayExecutor(Executor):
         """The workers of all agents now."""
         return max(1, sum(agent.worker_count for agent in self._fleet.agents.copy().values() if agent.is_ready))
 
-    def begin(self, program: Program, ring: Ring, spans: Ring | None = None) -> None:
+    def begin(self, program: Program, ring: Ring, inputs: Ring | PartMemory | None = None) -> None:
         """Puts the program into the object store. Each agent fetches it when it gets its first share."""
         assert self._payload is not None
         assert isinstance(program, BatchProgram)

@@ -18,6 +18,7 @@ Workers wait for units: see the executors.
 """
 
 import contextlib
+import itertools
 import math
 import os
 import queue
@@ -31,6 +32,7 @@ from penstock.base._errors import DeadlineError, WorkerError
 from penstock.base._tree import Tree
 from penstock.lower._batches import BatchProgram
 from penstock.lower._program import Outcome, Position, Unit, UnitResult
+from penstock.memory._part_memory import PartMemory
 from penstock.memory._ring import Ring
 from penstock.memory._rows import Window
 from penstock.memory._shared import SharedFile
@@ -46,10 +48,12 @@ from penstock.run._quarantine import Quarantine, is_guarded, note_end_of_stream,
 from penstock.run._scheduler import PendingBatch, Scheduler
 from penstock.run._unit_runner import LocalClient
 from penstock.run.executors._executor import Client, Executor, clear_own_frames
+from penstock.run.parts._feed import PartFeed
 
 LOOK_S: Final = 0.02
 """How often a consumer that waits looks for elements of a stream that arrived in the middle of a unit."""
 MakeFeed = Callable[[Callable[[], None], SharedFile | None, threading.Lock], Feed]
+MakeParts = Callable[[Callable[[], None], threading.Lock], PartFeed]
 
 
 @final
@@ -62,6 +66,7 @@ class Delivery(DeliveryBase, LocalClient):
         spare_count: Slots that a hand-out must leave unleased.
         make_executor: Makes the executor, given its client.
         make_feed: For a program above a stream: makes its feed.
+        make_parts: For sources with parts: makes what decodes them ahead.
         timeout_s: How long a worker may stand still.
         gives_rest: Whether rows before an error are delivered: as a short batch, or see `rest`.
         quarantine: Receives the elements that are set aside, if the plan has guards.
@@ -74,6 +79,7 @@ class Delivery(DeliveryBase, LocalClient):
         spare_count: int,
         make_executor: Callable[[Client], Executor],
         make_feed: MakeFeed | None = None,
+        make_parts: MakeParts | None = None,
         *,
         timeout_s: float = math.inf,
         gives_rest: bool = False,
@@ -89,6 +95,7 @@ class Delivery(DeliveryBase, LocalClient):
         self._crashes: dict[tuple[int, int], BaseException] = {}
         """Errors of elements that crash workers, by generation and row, until they are set aside."""
         self._feed: Feed | None = None
+        self._parts: PartFeed | None = None
         # Made last: from here on, workers may call.
         self._executor = executor = make_executor(self)
         self._stops = [executor.request_stop]
@@ -96,6 +103,9 @@ class Delivery(DeliveryBase, LocalClient):
             if make_feed is not None:
                 self._feed = make_feed(executor.wake, executor.shared, self._lock)
                 self._stops.append(self._feed.stop_workers)
+            if make_parts is not None:
+                self._parts = make_parts(executor.wake, self._lock)
+                self._stops.append(self._parts.stop_workers)
             self.ring = Ring(
                 program.spec,
                 slot_count,
@@ -109,10 +119,12 @@ class Delivery(DeliveryBase, LocalClient):
                 self.ring.free,
                 self._feed.schedule if self._feed else None,
                 self._feed.consumed_at if self._feed else None,
+                self._parts,
                 gives_rest=gives_rest,
                 redoes_crashes=executor.reach != "thread" and quarantine is not None and is_guarded(program),
             )
-            executor.begin(program, self.ring, self._feed.ring if self._feed else None)
+            inputs = self._feed.ring if self._feed else self._parts.memory if self._parts else None
+            executor.begin(program, self.ring, inputs)
         except BaseException:  # no memory, no descriptor, Ctrl-C, or closed meanwhile: nothing else stops the workers
             self.stop_workers()
             raise
@@ -133,6 +145,8 @@ class Delivery(DeliveryBase, LocalClient):
             self.ring.give_up(self._scheduler.given_up)
         if self._feed is not None and self._feed.schedule.is_stirred:
             self._feed.stir()
+        if self._parts is not None and self._parts.is_stirred:
+            self._parts.stir()
         if self._is_awaited and self._scheduler.is_head_ready:
             self._is_awaited = False
             self._wakeup.put(None)
@@ -141,8 +155,10 @@ class Delivery(DeliveryBase, LocalClient):
     def _is_wanted(self, unit: Unit) -> bool:
         return self._scheduler.is_wanted(unit)
 
-    def _inputs(self) -> Window | None:
-        return None if self._feed is None else self._feed.window()
+    def _inputs(self) -> Window | PartMemory | None:
+        if self._feed is not None:
+            return self._feed.window()
+        return None if self._parts is None else self._parts.memory
 
     def finished(self, unit: Unit, result: UnitResult) -> list[Unit]:
         """Takes the result of a unit. The last unit of a batch makes the batch ready."""
@@ -259,7 +275,8 @@ class Delivery(DeliveryBase, LocalClient):
 
     def progress(self) -> object:
         """Returns a value that changes when a worker moves on."""
-        return self._executor.progress(), self.statuses(), self._feed and self._feed.progress()
+        inner = [each.progress() for each in (self._feed, self._parts) if each is not None]
+        return self._executor.progress(), self.statuses(), inner
 
     def _deadline_error(self, timeout_s: float) -> DeadlineError:
         with self._lock:
@@ -270,6 +287,8 @@ class Delivery(DeliveryBase, LocalClient):
         if self._feed is not None:
             places.append(self._feed.place())
             stacks += self._feed.stuck()
+        if self._parts is not None:
+            stacks += self._parts.stuck()
         at = "; ".join(places) or "the sources"
         return DeadlineError(
             f"No worker got on for timeout_s={timeout_s:g} s, while batch {index} of epoch {epoch} was waited "
@@ -280,9 +299,12 @@ class Delivery(DeliveryBase, LocalClient):
     def lanes(self, delivered: float = 0, first: int = 0) -> list[Lane]:
         """See `DeliveryBase.lanes`."""
         executor = self._executor
+        times = self.ring.total_times()
+        if self._parts is not None:
+            times = times + self._parts.ring.total_times()
         own = lane_of(
             self._program.node,
-            self.ring.total_times(),
+            times,
             executor.available_count,
             delivered,
             rows_per_batch=0 if delivered else self._program.rows_per_batch,
@@ -297,7 +319,8 @@ class Delivery(DeliveryBase, LocalClient):
 
     def tasks(self) -> list[str]:
         """Returns the workers of all parts; see `Executor.tasks`."""
-        return sorted({*self._executor.tasks(), *(self._feed.tasks() if self._feed else [])})
+        inner = [each.tasks() for each in (self._feed, self._parts) if each is not None]
+        return sorted({*self._executor.tasks(), *itertools.chain(*inner)})
 
     # The end.
 
@@ -310,6 +333,8 @@ class Delivery(DeliveryBase, LocalClient):
             super().request_stop()
             if self._feed is not None:
                 self._feed.request_stop()
+            if self._parts is not None:
+                self._parts.request_stop()
             self._wakeup.put(None)
 
     def _join(self, timeout_s: float) -> bool:
@@ -317,6 +342,8 @@ class Delivery(DeliveryBase, LocalClient):
         ended = self._executor.join(timeout_s)
         if self._feed is not None:
             ended &= self._feed.close(max(0.0, ends_at - time.monotonic()))
+        if self._parts is not None:
+            ended &= self._parts.close(max(0.0, ends_at - time.monotonic()))
         if ended:
             self._program.sources.close()
             self.ring.release()

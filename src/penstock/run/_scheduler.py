@@ -27,6 +27,7 @@ from penstock.lower._program import Outcome, Position, Unit
 from penstock.lower._rewrite import needed
 from penstock.plan._node import Node
 from penstock.run._span_schedule import Reading, SpanSchedule
+from penstock.run.parts._feed import PartFeed
 
 _NO_ORIGIN: Final = (-1, (0, 0))
 RowErrors = Sequence[tuple[int, BaseException]]
@@ -73,6 +74,7 @@ class Scheduler:
         program: The program of the batches.
         free: Slots that may be filled. Those that come back are appended to it.
         stream: The spans that the program reads, if it is above a stream.
+        parts: What decodes the parts of sources, ahead.
         consumed_at: Returns how far the input of the stream was read for the element at a place.
         gives_rest: Whether the rows before an error are delivered.
         redoes_crashes: Whether a unit that crashed workers runs again, one element at a time. An element that crashes
@@ -85,6 +87,7 @@ class Scheduler:
         free: deque[int],
         stream: SpanSchedule | None = None,
         consumed_at: Callable[[int], int] | None = None,
+        parts: PartFeed | None = None,
         *,
         gives_rest: bool = False,
         redoes_crashes: bool = False,
@@ -93,6 +96,7 @@ class Scheduler:
         self._free = free
         self._stream = stream
         self._consumed_at = consumed_at
+        self._parts = parts
         self._gives_rest = gives_rest
         self._redoes_crashes = redoes_crashes
         self.is_closed = False
@@ -137,6 +141,8 @@ class Scheduler:
         )
         if self._stream is not None:
             self._begin_reading(self._stream, *position, consumed)
+        if self._parts is not None:
+            self._parts.start(position)
         self._cursor = position
         self._release()
 
@@ -185,6 +191,8 @@ class Scheduler:
     def _complete(self, batch: PendingBatch, outcome: Outcome | None) -> None:
         del self._pending[batch.generation]
         self._release()
+        if self._parts is not None:
+            self._parts.end(batch.generation)
         if batch.generation <= self.given_up:
             self._free.append(batch.slot)
             return
@@ -273,6 +281,8 @@ class Scheduler:
                     self._conclude(self._cursor, found)
                     continue
                 base, length, errors = found
+            if self._parts is not None and not self._parts.is_ready():
+                break
             try:
                 slot = self._free.pop()
             except IndexError:
@@ -291,6 +301,8 @@ class Scheduler:
         origin = self._resumed[1] if self._resumed[0] == position[0] else (0, 0)
         whole = Unit(*position, 0, 1, slot, self._generation, announce, base, length, origin)
         units = self._program.cut(whole, worker_count, row_s)
+        if self._parts is not None:
+            self._parts.begin(self._generation)
         batch = PendingBatch(*position, slot, self._generation, len(units), [*errors], consumed, needs)
         self._pending[self._generation] = batch
         self._order.append(batch)

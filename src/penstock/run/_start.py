@@ -12,9 +12,8 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import Any, final
 
-from penstock import native
 from penstock.lower._batches import BatchProgram, ParallelProgram
-from penstock.lower._copies import CopyPlan
+from penstock.lower._parts import PartProgram
 from penstock.lower._program import Position
 from penstock.lower._streams import FeedProgram
 from penstock.memory._rows import Leaves
@@ -29,23 +28,22 @@ from penstock.run._lanes import unit_of
 from penstock.run._quarantine import Quarantine
 from penstock.run._shutdown import watch
 from penstock.run.arrange import Arrangement, Part
+from penstock.run.parts._feed import PartFeed
 
 
 def start(arrangement: Arrangement) -> DeliveryBase:
     """Starts the delivery of batches: by copies if the plan only moves bytes, else by workers; inline by neither."""
     top, program = arrangement.top, arrangement.program
-    delivery: DeliveryBase | None = None
-    if top.stream is None and top.crew.reach == "thread" and isinstance(program, ParallelProgram):
-        copies = CopyPlan.of(program.node, program.shard)
-        if copies is not None and native.has_engine():
-            delivery = CopyDelivery(
-                program,
-                copies,
-                slot_count=top.slot_count,
-                spare_count=_spare_count(top),
-                thread_count=top.crew.worker_count,
-            )
-    if delivery is None:
+    delivery: DeliveryBase
+    if top.copies is not None and isinstance(program, ParallelProgram):
+        delivery = CopyDelivery(
+            program,
+            top.copies,
+            slot_count=top.slot_count,
+            spare_count=_spare_count(top),
+            thread_count=top.crew.worker_count,
+        )
+    else:
         delivery = _started(top, arrangement.quarantine, gives_rest=False)
     arrangement.leave()
     return delivery
@@ -82,12 +80,21 @@ def _started(part: Part, quarantine: Quarantine | None, *, gives_rest: bool) -> 
                 stream.crew.timeout_s,
             )
 
+    def make_parts(wake: Callable[[], None], lock: threading.Lock) -> PartFeed:
+        parts = part.parts
+        assert parts is not None
+        assert isinstance(parts.program, PartProgram)
+        assert isinstance(program, ParallelProgram)
+        room = parts.program.room(program.source_share)
+        return PartFeed(parts.program, program, room, parts.crew.make_executor, wake, lock, parts.crew.timeout_s)
+
     return Delivery(
         program,
         slot_count=part.slot_count,
         spare_count=_spare_count(part),
         make_executor=part.crew.make_executor,
         make_feed=None if stream is None else make_feed,
+        make_parts=None if part.parts is None else make_parts,
         timeout_s=part.crew.timeout_s,
         gives_rest=gives_rest,
         quarantine=quarantine,

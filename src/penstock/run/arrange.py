@@ -12,9 +12,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, final
 
+from penstock import native
 from penstock.lower._analysis import Analysis, analyse, lower
 from penstock.lower._batches import BatchProgram, ParallelProgram, require_shares
 from penstock.lower._budget import budget
+from penstock.lower._copies import CopyPlan
+from penstock.lower._parts import PartProgram
 from penstock.lower._program import Program
 from penstock.lower._rewrite import with_own_rows
 from penstock.lower._share import Share
@@ -25,6 +28,7 @@ from penstock.memory._slot import SlotLayout
 from penstock.plan._batch import are_side_by_side
 from penstock.plan._node import Node, walk
 from penstock.plan._own_rows import OwnRows
+from penstock.plan._source import key_of
 from penstock.run._choose import Choice, Machine, asked_reach, choose, choose_reader
 from penstock.run._crew import Crew, leave
 from penstock.run._learn import learn, learn_held
@@ -55,6 +59,10 @@ class Part:
     """What this part is to such a reader."""
     scratch_nbytes: int | None = None
     """Scratch memory of a worker; None for that of one that reads by index."""
+    parts: "Part | None" = None
+    """What decodes parts of sources for the workers."""
+    copies: CopyPlan | None = None
+    """The copies that fill batches, if the plan only moves bytes and threads do it."""
 
     def all(self) -> Iterator["Part"]:
         """Yields this part, and those that it reads from."""
@@ -63,6 +71,8 @@ class Part:
             yield from self.stream.all()
         for stage in self.stages.values():
             yield from stage.all()
+        if self.parts is not None:
+            yield self.parts
 
     def batch_programs(self) -> list[BatchProgram]:
         """The programs of this part and those below, but those that fill spans and open their sources themselves."""
@@ -102,15 +112,23 @@ class Part:
             waiting_nbytes += stream.facts.sequence_nbytes(staged) + stream.facts.kept_nbytes(staged)
             source_nbytes = stream.facts.source_nbytes(staged, share=share)
             source_nbytes += sum(each.source_nbytes for _, each in inner)
+        own_nbytes = self.facts.source_nbytes(share=share)
+        worker_count = max(crew.worker_count, crew.process_count)
+        parts_nbytes = 0
+        if self.parts is not None and isinstance(parts := self.parts.program, PartProgram):
+            own_nbytes = self.facts.source_nbytes(share=share, shared={key_of(each.source) for each in parts.sources})
+            source_nbytes += parts.room(share)
+            parts_nbytes = worker_count * parts.least_room
         return budget(
             self.facts,
             program.spec,
             slot_count=self.slot_count,
-            worker_count=max(crew.worker_count, crew.process_count),
+            worker_count=worker_count,
+            parts_nbytes=parts_nbytes,
             shared_nbytes=crew.shared_nbytes,
             spans_nbytes=waiting_nbytes,
             is_sent=crew.reach == "machine",
-            source_nbytes=max(1, crew.process_count) * self.facts.source_nbytes(share=share) + source_nbytes,
+            source_nbytes=max(1, crew.process_count) * own_nbytes + source_nbytes,
         )
 
     def _waiting_nbytes(self, stream: "Part") -> int:
@@ -279,7 +297,13 @@ class _Arranger:
         program = ParallelProgram(
             facts.plan, share, same_epoch=self._same_epoch, spans=layout, is_inner=stage is not None
         )
-        return self._packed(Part(facts, program, crew, options.prefetch + 2, stream, stage=stage))
+        slot_count, copies, decoded = options.prefetch + 2, None, None
+        if not facts.functions and layout is None and stage is None and crew.reach == "thread" and native.has_engine():
+            copies = CopyPlan.of(facts.plan, share)
+        if layout is None and copies is None and crew.reach in ("thread", "process") and facts.parted:
+            decoding = PartProgram(facts.parted, len(facts.steps))
+            decoded = self._packed(Part(facts, decoding, self._made(crew.choice, options), crew.worker_count + 1))
+        return self._packed(Part(facts, program, crew, slot_count, stream, stage=stage, parts=decoded, copies=copies))
 
     def _serial(self, facts: Analysis, below: Analysis, options: LoaderOptions, stage: Stage | None) -> Part:
         """One worker writes the elements of a stream straight into batches."""

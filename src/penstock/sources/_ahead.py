@@ -110,7 +110,8 @@ class Ahead:
         with self._lock:
             if (found := self._spans.get((epoch, number))) is None:
                 begin, end = number * self._span, min((number + 1) * self._span, self._end)
-                elements, batches = self.order.elements(epoch, begin, max(begin, end))
+                elements, times = self.order.elements(epoch, begin, max(begin, end))
+                batches = times.astype(np.int64)
                 order = np.argsort(elements, kind="stable")
                 elements, batches = elements[order], batches[order]
                 parts = np.searchsorted(self._bounds, elements, "right") - 1

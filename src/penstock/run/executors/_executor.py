@@ -12,6 +12,7 @@ from typing import ClassVar, Protocol
 
 from penstock.base._reach import Reach
 from penstock.lower._program import Program, Unit, UnitResult
+from penstock.memory._part_memory import PartMemory
 from penstock.memory._ring import Ring
 from penstock.memory._shared import SharedFile
 
@@ -56,13 +57,13 @@ class Executor(ABC):
     shared: SharedFile | None = None
     """Where worker processes find data that has no place in a ring; None if there are none."""
 
-    def begin(self, program: Program, ring: Ring, spans: Ring | None = None) -> None:
+    def begin(self, program: Program, ring: Ring, inputs: Ring | PartMemory | None = None) -> None:
         """Receives the program, once, before the first unit.
 
         Args:
             program: The program of the units.
             ring: Where units write.
-            spans: Where units read the elements of a stream, if the program is above one.
+            inputs: Where units read what others made: the spans of a stream, or decoded parts.
         """
 
     @property

@@ -10,6 +10,7 @@ from typing import final
 
 from penstock.lower._batches import BatchProgram
 from penstock.lower._program import Program
+from penstock.memory._part_memory import PartMemory
 from penstock.memory._ring import Ring
 from penstock.run._dispatcher import ClientReceiver
 from penstock.run.executors._executor import Client, Executor
@@ -46,12 +47,12 @@ class ProcessesExecutor(Executor):
         self._timeout_s = timeout_s
         self._task: PoolTask | None = None
 
-    def begin(self, program: Program, ring: Ring, spans: Ring | None = None) -> None:
+    def begin(self, program: Program, ring: Ring, inputs: Ring | PartMemory | None = None) -> None:
         """Sends the program to the workers."""
         assert self._payload is not None
-        reads_stream = not isinstance(program, BatchProgram)
+        wants_each = not isinstance(program, BatchProgram)
         self._task = self._pool_client.open(
-            self._payload, ring, self._timeout_s, self._receiver, spans, wakes_each=reads_stream
+            self._payload, ring, self._timeout_s, self._receiver, inputs, wakes_each=wants_each
         )
         self._payload = None  # it holds the arrays that are shared now
 

@@ -34,6 +34,7 @@ from penstock.base._errors import WorkerError
 from penstock.base._retries import NOTHING_WANTED
 from penstock.base._threads import LIMITS, start_thread
 from penstock.lower._program import UnitResult
+from penstock.memory._part_memory import PartMemory
 from penstock.memory._ring import Ring
 from penstock.memory._shared import SharedFile
 from penstock.run._cpus import usable_cpu_count
@@ -451,12 +452,12 @@ class PoolClient(DispatcherClient[PoolTask]):
         ring: Ring | None,
         timeout_s: float,
         receiver: Receiver,
-        spans: Ring | None = None,
+        inputs: Ring | PartMemory | None = None,
         *,
         wakes_each: bool = False,
     ) -> PoolTask:
         """Opens a task in the workers; see `PoolTask`."""
-        task = PoolTask(payload, ring, timeout_s, receiver, spans, self.pool.shared, self.notes, wakes_each=wakes_each)
+        task = PoolTask(payload, ring, timeout_s, receiver, inputs, self.pool.shared, self.notes, wakes_each=wakes_each)
         self.tasks.append(task)
         self.pool.post(lambda: self.pool.open(self, task))
         return task

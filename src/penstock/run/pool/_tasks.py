@@ -8,6 +8,7 @@ from typing import Final, final
 from penstock import native
 from penstock.lower._program import Unit
 from penstock.memory._budget import granted
+from penstock.memory._part_memory import PartMemory
 from penstock.memory._ring import Ring
 from penstock.memory._shared import Place, SharedFile
 from penstock.memory._slot import count_place, counts, own_header
@@ -29,7 +30,7 @@ class PoolTask(Task):
         ring: Where its units write; None for a task without.
         timeout_s: How long a worker may stand still.
         receiver: Takes the outcomes.
-        spans: Where units read, in a plan over a stream.
+        inputs: Where units read what others made: the spans of a stream, or decoded parts.
         shared: The pool's file, which gets the plan and its arrays.
         notes: Those of the loader.
         wakes_each: Whether the receiver wants each unit when it is done, and not only the last one of a slot.
@@ -41,7 +42,7 @@ class PoolTask(Task):
         ring: Ring | None,
         timeout_s: float,
         receiver: Receiver,
-        spans: Ring | None,
+        inputs: Ring | PartMemory | None,
         shared: SharedFile,
         notes: Notes,
         *,
@@ -53,8 +54,8 @@ class PoolTask(Task):
         self.load_error: Callable[[bytes], BaseException] = load_error
         """Makes the error of a worker again."""
         self.header = own_header() if ring is None else ring.header
-        self.files = tuple(each.file for each in (ring, spans) if each is not None and each.file is not None)
-        """Memory that workers map: of the ring, then of the spans."""
+        self.files = tuple(each.file for each in (ring, inputs) if each is not None and each.file is not None)
+        """Memory that workers map: of the ring, then of what others made."""
         self._wakes_each = wakes_each
         self._generations: dict[int, int] = {}
         """Of the units that were counted last, by slot."""

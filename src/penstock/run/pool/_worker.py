@@ -35,10 +35,13 @@ from penstock.base._random import owned_globals
 from penstock.base._retries import RetryBudget, UnwantedError, reading_with
 from penstock.lower._analysis import guards_of
 from penstock.lower._batches import ParallelProgram
+from penstock.lower._parts import PartProgram
 from penstock.lower._program import Program, Unit, UnitResult
 from penstock.memory._mapping import MemoryFile, map_shared
+from penstock.memory._part_memory import SharedParts
 from penstock.memory._pickles import dumps
 from penstock.memory._ring import RingView
+from penstock.memory._rows import Window
 from penstock.memory._shared import Place, map_private, read_bytes
 from penstock.memory._slot import RingLayout, count_place, own_header, ring_header
 from penstock.plan._map import learn
@@ -62,7 +65,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 class Opening(NamedTuple):
-    """Opens a task in a worker. With it come the descriptors of the ring, and of the spans of a stream."""
+    """Opens a task in a worker. With it come the descriptors of the ring, and of what units read that others made."""
 
     task: int
     data: Place
@@ -325,16 +328,19 @@ class _OpenTask:
             ) from error
         follow_levels(*levels)  # modules may set others when they are imported
         if isinstance(self._value, Program):
-            program, window = self._value, None
+            program = self._value
+            inputs: Window | SharedParts | None = None
             if isinstance(program, ParallelProgram) and (spans := program.spans) is not None:
-                window = spans.window(RingLayout(spans.spec, spans.slot_count).slots(self._memories[1]), shared)
+                inputs = spans.window(RingLayout(spans.spec, spans.slot_count).slots(self._memories[1]), shared)
+            elif len(self._memories) > 1 and isinstance(program, (ParallelProgram, PartProgram)):
+                inputs = SharedParts(program.part_count, 0, self._memories[1])
             self._runner = UnitRunner(
                 program,
                 RingView(self._memories[0], RingLayout(program.spec, self._opening.slot_count, program.step_count)),
                 number,
                 isolation=owned_globals,
                 status=status,
-                inputs=window,
+                inputs=inputs,
                 timeout_s=self.timeout_s,
                 reach="process",
             )

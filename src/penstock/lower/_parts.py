@@ -1,0 +1,133 @@
+"""The program whose units decode parts of sources for the workers of a plan: `PartProgram`.
+
+A unit is one part: `index` is its number among those of all sources, `base` its place, and `length` the size of that.
+Its result is the number of bytes that the part takes.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from time import perf_counter
+from typing import Any, final
+
+import numpy as np
+
+from penstock.base._random import seeded_globals
+from penstock.base._spec import ArraySpec, Spec
+from penstock.lower._analysis import PartedSource
+from penstock.lower._program import Program, Unit
+from penstock.memory._part_memory import PartMemory
+from penstock.memory._rows import Rows
+from penstock.plan._parted import PartCache
+from penstock.plan._reader import OpenSources, WorkerStatus
+
+
+def cache_of(opened: Any) -> PartCache:
+    """The decoded parts of what a source with parts opened."""
+    cache: PartCache = getattr(opened, "inner", opened).part_cache
+    return cache
+
+
+@final
+class PartReader:
+    """What a worker that decodes parts has open.
+
+    Args:
+        caches: The open sources.
+        memory: Where decoded parts go.
+        status: Where the worker writes what it is working on.
+    """
+
+    def __init__(self, caches: Sequence[PartCache], memory: PartMemory, status: WorkerStatus | None) -> None:
+        self.caches = caches
+        self.memory = memory
+        self.status = status or WorkerStatus()
+
+
+@final
+class PartProgram(Program):
+    """Decodes parts.
+
+    Args:
+        sources: The sources.
+        step_count: The steps of their plan.
+    """
+
+    opened: Sequence[PartCache] | None = None
+    """The sources, if they are open in this process; else each worker opens them."""
+
+    def __init__(self, sources: Sequence[PartedSource], step_count: int) -> None:
+        self.sources = sources
+        self.node = sources[0].node
+        self._step_count = step_count
+
+    def __reduce__(self) -> Any:
+        state = {"room_nbytes": self.room_nbytes}
+        return PartProgram, (self.sources, self._step_count), state
+
+    @cached_property
+    def spec(self) -> Spec:
+        """The bytes that a part takes."""
+        return Spec.of(ArraySpec((1,), np.dtype(np.int64)))
+
+    @property
+    def step_count(self) -> int:
+        """The steps of the plan, one of which is the source."""
+        return self._step_count
+
+    @cached_property
+    def _firsts(self) -> list[int]:
+        return [each.first for each in self.sources]
+
+    def room(self, share: float) -> int:
+        """Returns the memory for parts, if sources keep this share of theirs."""
+        return sum(max(each.least_room, int(share * each.room)) for each in (part.sizes for part in self.sources))
+
+    @property
+    def least_room(self) -> int:
+        """The memory of a worker that decodes a part for itself."""
+        return max(each.sizes.least_room for each in self.sources)
+
+    @property
+    def part_count(self) -> int:
+        """The parts of all sources."""
+        return sum(len(each.sizes.nbytes) for each in self.sources)
+
+    def reader(
+        self, isolation: type[seeded_globals] | None, status: WorkerStatus | None = None, inputs: Any = None
+    ) -> PartReader:
+        """Opens the sources, unless they are open."""
+        caches = self.opened
+        if caches is None:
+            self._own = [OpenSources(each.node) for each in self.sources]
+            caches = [cache_of(own[each.source]) for own, each in zip(self._own, self.sources, strict=True)]
+        return PartReader(caches, inputs, status)
+
+    def close(self, reader: PartReader) -> None:
+        """Nothing: sources close when they are dropped."""
+
+    def run(self, reader: PartReader, unit: Unit, out: Rows) -> int:
+        """Decodes a part."""
+        which, part = self._placed(unit.index)
+        began = perf_counter()
+        value, nbytes = reader.caches[which].decode(part)
+        out.arrays[0][0] = reader.memory.put(unit.index, unit.base, unit.length, value, nbytes)
+        if reader.status.times is not None:
+            reader.status.times.note(self.sources[which].step, 0, perf_counter() - began)
+        return 0
+
+    def describe(self, unit: Unit) -> str:
+        """Names the first element of a part."""
+        which, part = self._placed(unit.index)
+        each = self.sources[which]
+        return each.source.describe(int(each.sizes.bounds[part]))
+
+    def take_rows(self, unit: Unit, out: Rows, *, is_shared: bool) -> list[Any]:
+        """Nothing: what a part takes is in its slot."""
+        return []
+
+    def put_rows(self, unit: Unit, out: Rows, rows: Sequence[Any]) -> None:
+        """Nothing."""
+
+    def _placed(self, number: int) -> tuple[int, int]:
+        which = int(np.searchsorted(self._firsts, number, "right")) - 1
+        return which, number - self._firsts[which]
