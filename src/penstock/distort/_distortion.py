@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, ClassVar, Final, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
@@ -248,7 +248,8 @@ def _checked(what: str, distortions: Sequence[object]) -> tuple[Distortion, ...]
     return tuple(steps)
 
 
-_IS_GEOMETRIC: Final = attrgetter("is_geometric")
+_Groups = tuple[tuple[Distortion, ...], ...]
+"""Steps; neighbours that move pixels are one group, and so are neighbours that do not."""
 
 
 @final
@@ -279,22 +280,26 @@ class _Several(Distortion):
     def keeps_shapes(self) -> bool:  # type: ignore[override]  # the same
         return all(step.keeps_shapes for step in self.steps)
 
-    def _drawn(self, draws: Draws) -> tuple[Distortion, ...]:
+    @cached_property
+    def _groups(self) -> _Groups:
+        return tuple(tuple(group) for _, group in itertools.groupby(self.steps, attrgetter("is_geometric")))
+
+    def _drawn(self, draws: Draws) -> _Groups:
         """Returns the steps to apply."""
         if self.is_choice:
-            return (self.steps[int(draws.rng.random() * len(self.steps))],)
-        return self.steps if self.probability is None or draws.happens(self.probability) else ()
+            return ((self.steps[int(draws.rng.random() * len(self.steps))],),)
+        return self._groups if self.probability is None or draws.happens(self.probability) else ()
 
     def apply(self, work: Work, draws: Draws) -> None:
-        for is_geometric, steps in itertools.groupby(self._drawn(draws), _IS_GEOMETRIC):
-            if is_geometric:
-                warp(tuple(steps), work, draws)
+        for group in self._drawn(draws):
+            if group[0].is_geometric:
+                warp(group, work, draws)
             else:
-                for step in steps:
+                for step in group:
                     step.apply(work, draws)
 
     def add_to(self, path: Path, draws: Draws) -> None:
-        for step in self._drawn(draws):
+        for step in itertools.chain(*self._drawn(draws)):
             step.add_to(path, draws)
 
     def __repr__(self) -> str:

@@ -113,7 +113,8 @@ class Frame:
         self.interpolation = cv2.INTER_NEAREST if is_mask else _INTERPOLATIONS[settings.interpolation]
         self.border: int = _BORDERS[settings.border]
         self.value: float | tuple[float, ...] = 0.0 if is_mask else settings.value
-        self.dtype: np.dtype[Any] = image.dtype.newbyteorder("=")
+        # A dtype that is made anew would be hashed anew.
+        self.dtype: np.dtype[Any] = image.dtype if image.dtype.isnative else image.dtype.newbyteorder("=")
         """The dtype of the result."""
         if self._is_first and image.ndim == 3:
             image = image.transpose(1, 2, 0)

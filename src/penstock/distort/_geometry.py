@@ -265,21 +265,18 @@ def _sine_warp(path: Path, draws: Draws, amplitude: Range, period: Range, phase:
     read, moved = (0, 1) if along == "columns" else (1, 0)
 
     def shifts(places: Array) -> Array:
-        shift: Array = height * np.sin(frequency * places + start)
-        return shift
+        both = np.zeros((*places.shape, 2), places.dtype)
+        both[..., moved] = height * np.sin(frequency * places + start)
+        return both
 
     def origins(of: Array) -> Array:
         places = of[..., read]
         if is_unmoved(of):  # then all rows or columns are alike
             places = places[:1] if along == "columns" else places[:, :1]
-        result = of.copy()
-        result[..., moved] -= shifts(places)  # a pixel of a column that was shifted down comes from above
-        return result
+        return of - shifts(places)  # a pixel of a column that was shifted down comes from above
 
     def places(of: Array) -> Array:
-        result = of.copy()
-        result[:, moved] += shifts(of[:, read])
-        return result
+        return of + shifts(of[:, read])
 
     path.bend(Bend(origins, places))
 
