@@ -17,6 +17,7 @@ from penstock.base._random import (
     BLOCK_CACHE_NBYTES,
     EXACT_LIMIT,
     ElementRng,
+    deal,
     local_permute,
     permute,
     permute_each,
@@ -178,6 +179,21 @@ def test_short_orders_are_bijections_together_or_alone(sizes: list[int], seed: i
             places[:1], np.array([size]), np.array([number * 10**9]), seed=seed, epoch=epoch
         )  # any one of them
         assert alone[0] == mine[0]
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=5).filter(any), st.integers(-(2**70), 2**70))
+def test_cards_are_dealt_in_the_order_of_permute(counts: list[int], seed: int) -> None:
+    size = sum(counts)
+    orders, places = np.divmod(np.random.default_rng(0).permutation(3 * size), size)
+    kinds, before = deal(places, orders * 1000, counts, seed=seed)
+    for order in range(3):
+        dealt = np.repeat(np.arange(len(counts)), counts)[
+            permute(np.arange(size), size, seed=seed + (order * 1000 << 64), epoch=0)
+        ]
+        mine = orders == order
+        assert kinds[mine].tolist() == dealt[places[mine]].tolist()
+        ranks = [np.count_nonzero(dealt[:place] == dealt[place]) for place in places[mine].tolist()]
+        assert before[mine].tolist() == ranks
 
 
 def test_short_orders_of_other_numbers_seeds_and_epochs_differ() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 import penstock as ps
 from penstock import native
-from penstock.lower._copies import CopyPlan
+from penstock.lower._copies import CopyPlan, Joined
 from penstock.lower._share import Share
 from penstock.memory._rows import Rows
 from penstock.sources.sparse import SparseRows
@@ -16,20 +16,25 @@ from penstock.testing import assert_same
 from tests.strategies import MOVES, Plan, plans
 
 
+def whole(array: Any) -> np.ndarray:
+    """All rows of an array of a plan."""
+    if isinstance(array, Joined):
+        return np.concatenate([whole(part) for part in array.parts])
+    if isinstance(array, SparseRows):
+        dense = np.empty(array.shape, array.dtype)
+        native.copy([(array.opened(0), np.arange(len(dense)), dense, None, None)])
+        return dense
+    if isinstance(array, np.ndarray):
+        return array
+    return np.ndarray(array.shape, array.dtype, np.fromfile(array.path, np.uint8).data, array.offset, array.strides)
+
+
 def executed(plan: CopyPlan, batch: list, extents: tuple[int, ...], shard: tuple[Any, ...]) -> Rows:
     """A batch, made by NumPy."""
     spec = Share(*shard).spec(plan.spec)
     box = Rows.allocate(spec, 1)
     for number, leaf, rows, places, first in batch:
-        array = plan.arrays[number]
-        if isinstance(array, SparseRows):
-            dense = np.empty(array.shape, array.dtype)
-            native.copy([(array.opened(number), np.arange(len(dense)), dense, None, None)])
-            array = dense
-        if not isinstance(array, np.ndarray):
-            array = np.ndarray(
-                array.shape, array.dtype, np.fromfile(array.path, np.uint8).data, array.offset, array.strides
-            )
+        array = whole(plan.arrays[number])
         out = box.arrays[leaf].reshape(-1, *array.shape[1:])
         if places is None:
             places = np.arange(first, first + len(rows))

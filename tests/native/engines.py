@@ -49,8 +49,8 @@ class Inline(MODULES["numpy"].Engine):
             raise self._errors.pop(number)
         return True
 
-    def advise(self, source, rows):
-        MODULES["numpy"].announce(source, rows)
+    def advise(self, sources, rows):
+        MODULES["numpy"].announce(sources, rows)
 
     def close(self, timeout_s=None):
         return True

@@ -65,7 +65,9 @@ void run(int round, const std::vector<Source> &sources, const std::vector<uint8_
                 std::lock_guard<std::mutex> lock(mutex);
                 Job *job = make_job(numbers[k] = next++, sources, &batches[k], random);
                 require(engine.submit(job), "submitted");
-                engine.advise(sources[1].file, sources[1], {1, 2, 3});
+                std::shared_ptr<int64_t[]> rows(new int64_t[3]{1, 2, 3});
+                // The sources live longer than the engine.
+                engine.advise({{std::shared_ptr<const Source>(std::shared_ptr<void>(), &sources[1]), rows, 3}});
             }
             for (size_t k = 0; k < batches.size(); k++) {
                 Job *job = nullptr;
@@ -138,8 +140,6 @@ int main() {
     for (int round = 0; round < 40; round++) {
         run(round, sources, content);
     }
-    sources[1].file->release();
-    sources[2].file->release();
     unlink(path);
     close(fd);
     return 0;

@@ -1,6 +1,8 @@
 """Both implementations copy the same bytes, whatever the layout, the rows, the types and the number of threads."""
 
 import itertools
+import math
+import tempfile
 import warnings
 
 import hypothesis.strategies as st
@@ -285,14 +287,24 @@ def tables(draw):
 COLUMNS = [("f4", ()), ("i1", ()), ("i8", (3,)), ("u2", (40,))]
 
 
-@given(table=tables(), converts=st.booleans())
-def test_rows_of_parts_are_those_of_the_whole(table, converts):
+def opened(engine, part, mapped):
+    if mapped is None:
+        return engine.memory(part)
+    with tempfile.TemporaryFile() as file:
+        part.tofile(file)
+        file.flush()
+        return engine.file(file.fileno(), 0, len(part), part.itemsize * math.prod(part.shape[1:]), mapped=mapped)
+
+
+@given(table=tables(), converts=st.booleans(), is_file=st.lists(st.sampled_from([None, True, False]), min_size=8))
+def test_rows_of_parts_are_those_of_the_whole(table, converts, is_file):
     bounds, columns, rows, places = table
     for module in NATIVE.values():
         memory = module.Engine.memory
         made, copies = [], []
         for column in columns:
-            parts = [memory(column[start:stop]) for start, stop in itertools.pairwise(bounds)]
+            pairs = zip(itertools.pairwise(bounds), is_file, strict=False)
+            parts = [opened(module.Engine, column[start:stop], mapped) for (start, stop), mapped in pairs]
             out = np.zeros((len(rows) + 2, *column.shape[1:]), "f8" if converts else column.dtype)
             code = module.conversion(column.dtype, out.dtype) if converts else None
             copies.append((module.Engine.parts(bounds, parts), rows, memory(out), places, code))
@@ -321,9 +333,9 @@ def test_a_part_that_is_not_there_is_an_error_before_anything_is_copied(name):
 def test_parts_that_do_not_fit_their_bounds_are_refused(name, bounds, sizes):
     memory, parts = MODULES[name].Engine.memory, MODULES[name].Engine.parts
     sources = [None if size is None else memory(np.ones(size)) for size in sizes]
-    with pytest.raises(ValueError, match="the parts are no sources in memory of such sizes"):
+    with pytest.raises(ValueError, match="the parts are no sources of such sizes"):
         parts(np.array(bounds), sources)
-    with pytest.raises(ValueError, match="the parts are no sources in memory of such sizes"):
+    with pytest.raises(ValueError, match="the parts are no sources of such sizes"):
         parts(np.array([0, 1, 2]), [memory(np.ones(1)), memory(np.ones((1, 2)))])
 
 

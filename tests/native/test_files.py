@@ -231,9 +231,9 @@ def test_announced_rows_are_read(engine, tmp_path):
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     source = engine.file(path, 0, 16, 1 << 16)
     for _ in range(100):
-        engine.advise(source, np.arange(16)[::-1].copy())
+        engine.advise([source], np.arange(16)[::-1].copy())
     with pytest.raises(IndexError, match="element 16 is out of range"):
-        engine.advise(source, np.array([3, 16]))
+        engine.advise([source], np.array([3, 16]))
     out = np.zeros((16, 1 << 16), np.uint8)
     engine.submit(1, [(source, np.arange(16), out, None, None)])
     assert engine.wait(1)

@@ -105,6 +105,11 @@ def ordering(module, tmp_path, **changes):
     module.order_keys(*given.values())
 
 
+def dealing(module, tmp_path, **changes):
+    given = {"keys": np.zeros((1, 2), "u8"), "places": np.zeros(1, int), "ends": np.array([3])}
+    module.deal(*(given | {"before": np.zeros(1, int)} | changes).values())
+
+
 def engine(module, tmp_path, method, *arguments):
     made = module.Engine(1)
     try:
@@ -234,15 +239,22 @@ CALLS = {
     "order_keys: other places": (ordering, {"places": np.zeros(2, int)}, ValueError, "not one place for each key"),
     "order_keys: large numbers": (ordering, {"keys": np.zeros(3, int)}, TypeError, "32-bit"),
     "order_keys: small places": (ordering, {"places": np.zeros(3, "u4")}, TypeError, "64-bit"),
+    "deal: outside": (dealing, {"places": np.array([3])}, ValueError, "no places of orders"),
+    "deal: before the first": (dealing, {"places": np.array([-1])}, ValueError, "no places of orders"),
+    "deal: no cards": (dealing, {"ends": np.zeros(0, int)}, ValueError, "no places of orders"),
+    "deal: too many cards": (dealing, {"ends": np.array([4097])}, ValueError, "no places of orders"),
+    "deal: ends that decrease": (dealing, {"ends": np.array([5, 3])}, ValueError, "no places of orders"),
+    "deal: other keys": (dealing, {"keys": np.zeros((2, 2), "u8")}, ValueError, "no places of orders"),
+    "deal: small numbers": (dealing, {"before": np.zeros(1, "u4")}, TypeError, "64-bit"),
     "Engine: 0": (lambda m, _: m.Engine(0), {}, ValueError, "1 to 256 threads, not 0"),
     "Engine: 257": (lambda m, _: m.Engine(257), {}, ValueError, "1 to 256 threads, not 257"),
     "Engine: none": (lambda m, _: m.Engine(None), {}, TypeError, ""),
     "announce: outside": (
-        lambda m, tmp_path: m.announce(file_of(m, tmp_path), np.array([10])), {}, IndexError, "element 10",
+        lambda m, tmp_path: m.announce([file_of(m, tmp_path)], np.array([10])), {}, IndexError, "element 10",
     ),
-    "announce: no rows": (lambda m, tmp_path: m.announce(file_of(m, tmp_path), None), {}, TypeError, ""),
+    "announce: no rows": (lambda m, tmp_path: m.announce([file_of(m, tmp_path)], None), {}, TypeError, ""),
     "advise: outside": (
-        lambda m, tmp_path: engine(m, tmp_path, "advise", file_of(m, tmp_path), np.array([-1])), {}, IndexError, "-1",
+        lambda m, tmp_path: engine(m, tmp_path, "advise", [file_of(m, tmp_path)], np.array([-1])), {}, IndexError, "-1",
     ),
     "submit: text": (lambda m, tmp_path: engine(m, tmp_path, "submit", "x", []), {}, TypeError, ""),
     "submit: no copies": (lambda m, tmp_path: engine(m, tmp_path, "submit", 1, None), {}, TypeError, ""),
@@ -255,7 +267,7 @@ CALLS = {
 
 
 IN_NATIVE_ALONE = (
-    "read_parts", "count_down", "pad_rows", "permute", "fit_rows", "trade_rows", "order_keys",
+    "read_parts", "count_down", "pad_rows", "permute", "fit_rows", "trade_rows", "order_keys", "deal",
     "copy: a destination", "copy: objects", "file: before", "file: far", "file: a stride", "file: a negative",
     "file: too many", "file: negative", "file: large", "file: two", "file: fewer", "file: strides",
 )  # fmt: skip
@@ -331,8 +343,8 @@ def test_announcements_of_absurd_spans_return(implementation, tmp_path):
         for span in spans:
             source = module.Engine.file(tmp_path / "data", 0, mapped=False, **span)
             rows = np.array([0, span["count"] - 1])
-            module.announce(source, rows)
-            made.advise(source, rows)
+            module.announce([source], rows)
+            made.advise([source], rows)
             with pytest.raises((CopyError, MemoryError, ValueError)):
                 module.copy([(source, rows[1:], np.zeros((1, 16 if "inner" in span else 8), np.uint8), None, None)])
 
@@ -416,13 +428,14 @@ WITHOUT_MEMORY = """
             np.ones((100, 8), np.uint8)), 8),
         "cancel": cancel,
         "copy": lambda: native.copy([(memory, rows, np.zeros((100, 1000), int), None, None)]),
-        "announce": lambda: native.announce(file, rows),
-        "advise": lambda: engine.advise(file, rows),
+        "announce": lambda: native.announce([file], rows),
+        "advise": lambda: engine.advise([file], rows),
         "pad_rows": padded,
         "permute": lambda: native.permute(np.zeros(1, np.uint64), 4, 2, 2, np.zeros(1, np.uint64), np.ones(4, "u8")),
         "fit_rows": lambda: [
             native.fit_rows(np.ones(9, "u4"), np.full(1, 3, "u4"), np.zeros(9, "u4"), fit) for fit in (0, 1, 2)
         ],
+        "deal": lambda: native.deal(np.zeros((1, 2), "u8"), np.zeros(1, int), np.array([9]), np.zeros(1, int)),
         "order_keys": lambda: native.order_keys(np.full(9, 1 << 31, "u4"), np.zeros(9, int)),
         "read_parts": lambda: native.read_parts(0, rows[:0], np.zeros(1, np.uint8), rows[:0], rows[:0]),
     }

@@ -218,7 +218,7 @@ def test_engines_close_at_any_moment(implementation, tmp_path):
         for number, pair in enumerate(outs):
             copies = zip(sources, pair, strict=True)
             engine.submit(number, [(source, np.arange(100), out, None, None) for source, out in copies])
-        engine.advise(sources[1], np.arange(100))
+        engine.advise([sources[1]], np.arange(100))
         for _ in range(int(rng.integers(0, 2000))):
             pass
         if moment % 3:

@@ -26,3 +26,16 @@ def test_the_engine_permutes_as_numpy_does(n: int, *, is_one: bool) -> None:
     _numpy.permute_now(expected, n, a, b, tweaks, rounds)
     native.permute(values, n, a, b, tweaks, rounds)
     assert np.array_equal(values, expected)
+
+
+@pytest.mark.parametrize("ends", [[1], [1024], [0, 3, 3, 1024], [4, 100], [1000, 4095, 4096], list(range(1, 1025))])
+def test_the_engine_deals_cards_as_numpy_does(ends: list[int]) -> None:
+    rng = np.random.default_rng(len(ends))
+    orders = np.repeat(rng.integers(0, 2**64 - 1, (60, 2), np.uint64, endpoint=True), rng.integers(1, 30, 60), axis=0)
+    places = rng.integers(0, ends[-1], len(orders))
+    kinds, expected = places.copy(), places.copy()
+    before, expected_before = np.empty_like(places), np.empty_like(places)
+    _numpy.deal(orders, expected, np.array(ends), expected_before)
+    native.deal(orders, kinds, np.array(ends), before)
+    assert np.array_equal(kinds, expected)
+    assert np.array_equal(before, expected_before)

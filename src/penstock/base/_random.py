@@ -26,7 +26,7 @@ import math
 import random
 import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Self
 
 import numpy as np
@@ -146,6 +146,32 @@ def permute_each(places: _Positions, sizes: _Positions, orders: _Positions, *, s
             out[left] = values
             left = left[values >= sizes[left].view(np.uint64)]
     return out.view(np.int64)
+
+
+def deal(places: _Positions, orders: _Positions, counts: Sequence[int], *, seed: int) -> tuple[_Positions, _Positions]:
+    """Deals cards to places of many short orders, in one call.
+
+    Order `j` is `permute(arange(n), n, seed=seed + (j << 64), epoch=0)`, and `n` the sum of `counts`. Its first
+    `counts[0]` elements are cards of kind 0, the next `counts[1]` of kind 1, and so on.
+
+    Args:
+        places: A place in its order, in `[0, n)`, shape (k,), int64.
+        orders: The number of its order, from 0 on.
+        counts: The number of cards of each kind; their sum is from 1 to `EXACT_LIMIT`.
+        seed: Any integer.
+
+    Returns:
+        For each place the kind of its card, and the number of places before it in its order that have the same kind.
+    """
+    by_order = np.argsort(orders, kind="stable")
+    ordered, dealt, before = orders[by_order], places[by_order], np.empty_like(places)
+    is_first, size = np.diff(ordered, prepend=-1) != 0, sum(counts)
+    digests = [_digest("draws", seed + (order << 64), 0, size, size) for order in ordered[is_first].tolist()]
+    keys = np.frombuffer(b"".join(digests), "<u8").astype(np.uint64).reshape(-1, 2)
+    native.deal(keys[np.cumsum(is_first) - 1], dealt, np.cumsum(counts), before)
+    kinds, ranks = np.empty_like(dealt), np.empty_like(before)
+    kinds[by_order], ranks[by_order] = dealt, before
+    return kinds, ranks
 
 
 class _Order:
@@ -329,9 +355,13 @@ def _mix(words: _Words) -> _Words:
 
 def _key(purpose: str, *numbers: int) -> int:
     """Gives 128 bits that depend on the purpose and on integers of any size and sign, in this order."""
+    return int.from_bytes(_digest(purpose, *numbers), "little")
+
+
+def _digest(purpose: str, *numbers: int) -> bytes:
     # In hexadecimal, because Python refuses to write very long integers in decimal.
-    text = ":".join((f"penstock.{purpose}", *(f"{number:x}" for number in numbers)))
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "little")
+    text = ":".join((f"penstock.{purpose}", *[f"{number:x}" for number in numbers]))
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 _MT19937_NBYTES: Final = 625 * 4

@@ -4,12 +4,17 @@ The steps of a plan say which elements they need by arithmetic on indices (`Node
 for a block of batches, over places without memory (`Rows.imagined`). It ends with the reads that a `Gather` holds. They
 are not run: each becomes an index array for each batch. The copy engine executes these without Python (`native/`).
 
+Sources side by side are read as one, which has the arrays of all. Sources that are dealt from are one too, if their
+arrays have equal rows: an array in parts. So a thousand files take the arithmetic of one.
+
 A plan is not of this kind if a step computes, or if a source has no array or file behind it. `CopyPlan.of` then returns
 None, and workers run the plan unit by unit.
 """
 
 import itertools
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -19,7 +24,8 @@ from penstock.lower._share import Share, most_rows
 from penstock.memory._rows import Indices, Rows, places_of, positions_of
 from penstock.native import conversion
 from penstock.plan._cast import Cast
-from penstock.plan._node import Length, Node, OneInput, OneToOne, Reorder
+from penstock.plan._combine import Beside, Concatenate, Dealt
+from penstock.plan._node import Length, Node, OneInput, OneToOne, Reorder, finite_length, walk
 from penstock.plan._own_rows import OwnRows
 from penstock.plan._reader import Gather, OpenSources, Reader
 from penstock.plan._rewritten import over
@@ -54,17 +60,21 @@ class CopyPlan:
 
     def __init__(self, node: Node, shard: Share | tuple[int, int]) -> None:
         self.arrays: list[Any] = []
-        """NumPy arrays, arrays in files (`StridedFile`), and sparse matrices (`SparseRows`)."""
+        """NumPy arrays, arrays in files (`StridedFile`), both as one (`Joined`), and sparse matrices (`SparseRows`)."""
         self.spec = node.spec
         self._share = share = Share(*shard)
         self._is_whole = share.is_whole
         self._most_rows = 0 if share.is_whole else most_rows(node.spec)
         self._varying = [number for number, leaf in enumerate(share.spec(node.spec).leaves) if leaf.varies]
-        self._numbers: dict[tuple[int, Any], int] = {}
-        self._kept: list[Any] = []
+        self._made: dict[tuple[Any, ...], tuple[Any, Any]] = {}
         plan = self._over_arrays(node, None, depth=int(not self._is_whole))
         self._reader = Reader(plan, OpenSources(plan), isolation=None)
-        self._marks = None if share.uneven == "refuse" else self._number(share.marks(self._most_rows), None)
+        self._numbers: dict[int, int] = {}
+        for each in walk(plan):
+            if isinstance(each, SourceNode):
+                assert isinstance(each.data, _Arrays)
+                each.data.numbers = list(map(self._number, each.data.held))
+        self._marks = None if share.uneven == "refuse" else self._number(share.marks(self._most_rows))
 
     @classmethod
     def of(cls, node: Node, shard: Share | tuple[int, int]) -> "CopyPlan | None":
@@ -92,7 +102,7 @@ class CopyPlan:
         # Columns of a table have the same rows, also where each is a source of its own. The reads keep the addresses.
         tables: dict[tuple[int, int, int], tuple[Read, list[tuple[int, int]]]] = {}
         for source, wanted in gather.wanted.values():
-            assert isinstance(source, _Numbered)
+            assert isinstance(source, _Arrays)
             for read, _ in wanted:
                 leaves = [leaf_of[id(array.base)] for array in read.arrays]
                 key = id(read.indices), id(read.rows), len(read.arrays[0])
@@ -177,47 +187,90 @@ class CopyPlan:
         if depth and type(node).fill_parts is Node.fill_parts:
             raise _NotCopiesError  # its elements have no parts that can be read alone
         if isinstance(node, SourceNode):
-            return replace(node, data=self._numbered(node.data, window))
-        if isinstance(node, Cast):
-            _require_one_cast(node)
-            return _Converted(self._over_arrays(node.source, window, depth=depth), node)
+            arrays = node.data.arrays()
+            if arrays is None:
+                raise _NotCopiesError
+            if window is not None:
+                arrays = [self._once((array,), window) for array in arrays]
+            return _held(node, arrays)
         if isinstance(node, Windows) and window is None and not depth and _keeps_neighbours(node.source):
             return _Starts(self._over_arrays(node.source, (node.size, node.stride), depth=0), node)
         depth = max(0, depth - node.stacks) + isinstance(node, OwnRows)
-        return over(node, tuple(self._over_arrays(each, window, depth=depth) for each in node.inputs))
+        inputs = tuple(self._over_arrays(each, window, depth=depth) for each in node.inputs)
+        sources = [each.data for each in inputs if isinstance(each, SourceNode)]
+        held = [each.held for each in sources if isinstance(each, _Arrays)]
+        are_sources = len(held) == len(inputs)
+        if isinstance(node, Cast):
+            _require_one_cast(node)
+            return _held(node, *held) if are_sources else _Converted(inputs[0], node)
+        if isinstance(node, Beside) and are_sources:
+            return _held(node, [array for arrays in held for array in arrays])
+        if isinstance(node, Dealt) and are_sources and all(map(_are_alike, zip(*held, strict=True))):
+            source = _held(node, [self._once(column, None) for column in zip(*held, strict=True)])
+            return source if isinstance(node, Concatenate) else _InTurn(source, node)
+        return over(node, inputs)
 
-    def _numbered(self, source: Source, window: "tuple[int, int] | None") -> "_Numbered":
-        arrays = source.arrays()
-        if arrays is None:
-            raise _NotCopiesError
-        return _Numbered(source, [self._number(array, window) for array in arrays])
+    def _once(self, arrays: tuple[Any, ...], window: "tuple[int, int] | None") -> Any:
+        """Returns the windows over an array, or several arrays as one: the same object for the same arrays."""
+        key = (*map(id, arrays), window)
+        if key not in self._made:
+            made = Joined(arrays) if window is None else _windowed(arrays[0], *window)
+            self._made[key] = arrays, made  # they stay, so that their addresses stay their own
+        return self._made[key][1]
 
-    def _number(self, array: Any, window: "tuple[int, int] | None") -> int:
-        """Returns the number of an array, or of the windows over one."""
-        key = id(array), window
-        if key not in self._numbers:
-            self._numbers[key] = len(self.arrays)
-            self._kept.append(array)  # so that the address stays its own
-            self.arrays.append(array if window is None else _windowed(array, *window))
-        return self._numbers[key]
+    def _number(self, array: Any) -> int:
+        """Returns the number of an array."""
+        if id(array) not in self._numbers:
+            self._numbers[id(array)] = len(self.arrays)
+            self.arrays.append(array)
+        return self._numbers[id(array)]
 
 
 @final
-class _Numbered(Source):
-    """Stands for a source whose reads are collected and never run.
+class Joined:
+    """Arrays of equal rows, one after the other, as one array."""
 
-    Args:
-        source: The source.
-        numbers: For each leaf, the number of its array, or of the windows over it, in `CopyPlan.arrays`.
-    """
+    def __init__(self, arrays: Sequence[Any]) -> None:
+        self.parts: list[Any] = [
+            part for each in arrays for part in (each.parts if isinstance(each, Joined) else [each])
+        ]
+        self.bounds = np.cumsum([0, *(each.shape[0] for each in self.parts)], dtype=np.int64)
+        """The first row of each, and the number of all rows."""
+        self.shape = (int(self.bounds[-1]), *arrays[0].shape[1:])
+        self.dtype = arrays[0].dtype
 
-    def __init__(self, source: Source, numbers: list[int]) -> None:
-        self.element_spec = source.element_spec
-        self.numbers = numbers
-        self._length = len(source)
+    def at(self, rows: Indices) -> list[tuple[Any, int]]:
+        """The arrays that have some of these rows, each with the number there of one of them."""
+        rows = np.sort(rows)
+        numbers = np.searchsorted(self.bounds, rows, side="right") - 1
+        firsts = np.flatnonzero(np.diff(numbers, prepend=-1))
+        rows, numbers = rows[firsts] - self.bounds[numbers[firsts]], numbers[firsts]
+        return [(self.parts[part], row) for part, row in zip(numbers.tolist(), rows.tolist(), strict=True)]
+
+
+@final
+class _Arrays(Source):
+    """Stands for a step whose elements are the rows of arrays. Its reads are collected and never run."""
+
+    def __init__(self, node: Node, arrays: Sequence[Any]) -> None:
+        self.element_spec = node.spec.tree
+        self.held = arrays
+        self.numbers: list[int] = []
+        """That of each array in `CopyPlan.arrays`."""
+        self._length = finite_length(node)
 
     def __len__(self) -> int:
         return self._length
+
+
+def _held(node: Node, arrays: Sequence[Any]) -> SourceNode:
+    return SourceNode(_Arrays(node, arrays), node.verb)
+
+
+def _are_alike(arrays: Sequence[Any]) -> bool:
+    """Whether arrays can be read as one."""
+    is_strided = all(isinstance(each, Joined) or _has_windows(each) for each in arrays)
+    return is_strided and len({(each.shape[1:], each.dtype) for each in arrays}) == 1
 
 
 @final
@@ -245,6 +298,30 @@ class _Converted(OneToOne, OneInput):
     def fill_parts(self, reader: Reader, epoch: int, index: int, parts: Indices, out: Rows, gather: Gather) -> None:
         """Those of the input."""
         reader.inputs[0].fill_parts(epoch, index, parts, out, gather)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _InTurn(OneInput):
+    """The elements that a step deals from its inputs. The input here has those of all, one after the other."""
+
+    step: Dealt
+
+    verb = "deal"
+
+    @property
+    def length(self) -> Length:
+        """That of the step."""
+        return self.step.length
+
+    @cached_property
+    def _starts(self) -> Indices:
+        return np.cumsum([0, *map(finite_length, self.step.inputs[:-1])], dtype=np.int64)
+
+    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
+        """The rows of these elements."""
+        which, theirs = self.step.deal(indices)
+        reader.inputs[0].fill(epoch, self._starts[which] + theirs, out, gather)
 
 
 @final

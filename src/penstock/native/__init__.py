@@ -90,7 +90,7 @@ copy: Final = _implementation.copy_now
 CopyError: an element could not be read.
 """
 announce: Final = _implementation.announce_now
-"""Tells the kernel, on the calling thread, that some rows of a file will be read: `announce(source, rows)`."""
+"""Tells the kernel, on the calling thread, that some rows of files will be read: `announce(sources, rows)`."""
 read_parts: Final = _implementation.read_parts
 """Reads parts of a file, without the GIL for all of them: `read_parts(descriptor, offsets, memory, starts, sizes)`.
 
@@ -111,6 +111,17 @@ permute: Final = _implementation.permute_now
 `values` has shape `(k,)`, each below `n`. `a` and `b`, at most 2**31, are the sizes of the halves, `a * b // 2 <= n <=
 a * b`. `tweaks` has shape `(k,)`, or `(1,)` for all values; and `rounds` a multiplier and an addend for each round of
 the network, shape `(2 * rounds,)`. The GIL is free meanwhile.
+"""
+deal: Final = _implementation.deal
+"""Deals cards to places of many orders: `deal(keys, places, ends, before)`.
+
+The first card of an order is the number of the least word that NumPy's generator Philox draws with its key, and so on;
+of equal words, the first is the lesser. The cards below `ends[0]` are of kind 0, those below `ends[1]` of kind 1, and
+so on; `ends[-1]` is the number of cards, at most 4,096.
+
+`keys` has the lower and the upper 64 bits for the order of each place, shape `(k, 2)`. `places`, shape `(k,)`, gets the
+kind of the card at each place, and `before` the number of places before it in its order that have this kind. Places
+of one order that follow each other share the work. The GIL is free meanwhile.
 """
 outlast_interpreter: Final = _implementation.outlast_interpreter
 """Lets threads that are in C++ code wait for the end of the process, once the interpreter ends.
@@ -173,8 +184,8 @@ class Engine(_Threads):
     `cancel(up_to, timeout_s=None)` drops all jobs up to this number. True: no thread writes into their destinations any
     more. False: after the timeout, some thread still does.
 
-    `advise(source, rows)` tells the kernel that these rows of a file will be read. It never waits. If too many rows are
-    queued, it drops the oldest.
+    `advise(sources, rows)` tells the kernel that these rows of each source will be read. It never waits. If too many
+    calls are queued, it drops the oldest.
 
     `close(timeout_s=None)` ends the threads after the parts that they copy, and drops the jobs that are not done.
     False: a thread still hangs in a read; it is left alone, with the memory that it writes to. May be called again.
@@ -215,10 +226,11 @@ class Engine(_Threads):
     ) -> Source:
         """Makes a source of rows in a file. Sources in the same file share its descriptor and its mapping.
 
+        At most 128 files of a process keep descriptors. Others are opened for each use.
         If the file is deleted or replaced by another of its name, copies fail with ESTALE.
 
         Args:
-            path: The file, or an open descriptor, which is duplicated.
+            path: The file by its absolute path, or an open descriptor, which is duplicated.
             offset: Byte of the file at which element 0 starts.
             count: Elements.
             row_nbytes: Bytes of an element.
@@ -251,7 +263,7 @@ class Engine(_Threads):
 
     @staticmethod
     def parts(bounds: NDArray[np.int64], sources: Sequence[Source | None], *, name: object = "parts") -> Source:
-        """Makes a source of elements that lie in several sources in memory, one after the other, such as row groups.
+        """Makes a source of elements that lie in several sources, one after the other, such as row groups, or files.
 
         Copies of columns that have the same `bounds` and rows are divided among the parts once. The error of an element
         in a part that is not there is IndexError.
@@ -262,7 +274,7 @@ class Engine(_Threads):
             name: For errors.
 
         Raises:
-            ValueError: A part has another number of elements, or elements of another size, or is no memory.
+            ValueError: A part has another number of elements, or elements of another size, or is sparse.
         """
         return _implementation.parts_source(bounds, tuple(sources), name)  # type: ignore[attr-defined,no-any-return]
 

@@ -66,6 +66,20 @@ def _network(values: Words, a: int, b: int, tweaks: Words, rounds: Words) -> Wor
     return left * moduli[1] + right
 
 
+def deal(keys: Words, places: Rows, ends: Rows, before: Rows, /) -> None:
+    """See `native.deal`."""
+    counts = np.diff(ends, prepend=0)
+    kind_of = np.repeat(np.arange(len(ends)), counts)
+    rows = enumerate(zip(keys.tolist(), places.tolist(), strict=True))
+    for (low, high), same in itertools.groupby(rows, lambda row: row[1][0]):
+        words = np.random.Philox(key=low | high << 64).random_raw(len(kind_of))
+        kinds = kind_of[np.argsort(words, kind="stable")]
+        seen = np.empty_like(kinds)
+        seen[np.argsort(kinds, kind="stable")] = np.arange(len(kinds)) - np.repeat(ends - counts, counts)
+        for row, (_, place) in same:
+            places[row], before[row] = kinds[place], seen[place]
+
+
 @dataclass(eq=False)
 class Source:
     """Elements that can be copied, see `Engine.memory` and `Engine.file`."""
@@ -334,9 +348,10 @@ def copy_now(copies: Iterable[tuple[Any, ...]], /) -> None:
         task()
 
 
-def announce_now(source: Source, rows: Rows, /) -> None:
+def announce_now(sources: Iterable[Source], rows: Rows, /) -> None:
     """Does nothing, but for a look at the rows."""
-    _refuse_outside(rows, source.count, source.name, "element")
+    for source in sources:
+        _refuse_outside(rows, source.count, source.name, "element")
 
 
 def _refuse_outside(rows: Rows, count: int, name: object, what: str) -> None:

@@ -63,6 +63,20 @@ static bool take_numbers(PyObject *array, const char *what, TakenRows *numbers) 
     return true;
 }
 
+static const PySource *take_source(PyObject *object) {
+    const PySource *source = as_source(object);
+    if (source == nullptr) {
+        PyErr_Format(PyExc_TypeError, "expected a source of this engine, not %R", object);
+    }
+    return source;
+}
+
+static bool are_inside(const PySource *source, const TakenRows &rows) {
+    const int64_t count = source->source->layout.count;
+    return rows.end <= static_cast<uint64_t>(count) ||
+           fail_outside(source->name, first_outside(rows.rows.get(), rows.count, count), count, "element");
+}
+
 // Sorts elements by their parts. Columns of a table share the result, as they share the rows.
 static void divide(const PySource *source, const TakenRows &from, const TakenRows *to, Divided *divided) {
     PyObject *places = to != nullptr ? to->array : nullptr;
@@ -128,7 +142,7 @@ static bool add_parts(const PySource *source, const Task &task, const Divided &d
             return false;
         }
         Task own = task;
-        own.source = part->source;
+        own.source = part->source.get();
         own.first = source->parts->bounds[piece.part];
         own.count = piece.count;
         own.rows = std::shared_ptr<int64_t[]>(divided.inside, divided.inside.get() + piece.first);
@@ -193,9 +207,8 @@ static bool take_copy(PyObject *copy, Job *job, Held *held, TakenRows *from, Tak
     }
     PyObject *source_object = PyTuple_GetItem(copy, 0), *out_object = PyTuple_GetItem(copy, 2),
              *out_rows_object = PyTuple_GetItem(copy, 3), *code_object = PyTuple_GetItem(copy, 4);
-    PySource *py_source = as_source(source_object);
+    const PySource *py_source = take_source(source_object);
     if (py_source == nullptr) {
-        PyErr_Format(PyExc_TypeError, "expected a source of this engine, not %R", source_object);
         return false;
     }
     const Source &source = *py_source->source;
@@ -210,15 +223,11 @@ static bool take_copy(PyObject *copy, Job *job, Held *held, TakenRows *from, Tak
         return false;
     }
     const Conversion &conversion = task.conversion;
-    if (!take_numbers(PyTuple_GetItem(copy, 1), "rows", from)) {
+    if (!take_numbers(PyTuple_GetItem(copy, 1), "rows", from) || !are_inside(py_source, *from)) {
         return false;
     }
     task.rows = from->rows;
     task.count = from->count;
-    if (from->end > static_cast<uint64_t>(source.layout.count)) {
-        int64_t outside = first_outside(task.rows.get(), task.count, source.layout.count);
-        return fail_outside(py_source->name, outside, source.layout.count, "element");
-    }
     held->sources.emplace_back(Py_NewRef(source_object)); // there is room, see `job_of`
     Destination destination;
     if (!take_destination(out_object, held, &destination)) {
@@ -428,17 +437,67 @@ PyObject *pad_rows(PyObject *, PyObject *args) {
 
 // ---------------------------------------------------------------------------------------------- other calls
 
+bool take_announcements(PyObject *args, std::vector<Announcement> *announcements) {
+    PyObject *sequence, *array;
+    if (!PyArg_ParseTuple(args, "OO", &sequence, &array)) {
+        return false;
+    }
+    Owned sources(PySequence_Tuple(sequence));
+    TakenRows rows;
+    Divided divided;
+    if (!sources || !take_numbers(array, "rows", &rows)) {
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_Size(sources.get()); i++) {
+        PyObject *object = PyTuple_GetItem(sources.get(), i);
+        const PySource *source = take_source(object);
+        if (source == nullptr || !are_inside(source, rows)) {
+            return false;
+        }
+        if (source->source->file != nullptr) {
+            announcements->push_back({source->source, rows.rows, rows.count});
+        }
+        if (source->parts == nullptr) {
+            continue;
+        }
+        divide(source, rows, nullptr, &divided);
+        for (const Divided::Piece &piece : divided.pieces) {
+            const PySource *part = source->parts->sources[piece.part];
+            if (part != nullptr && part->source->file != nullptr) {
+                std::shared_ptr<int64_t[]> inside(divided.inside, divided.inside.get() + piece.first);
+                announcements->push_back({part->source, inside, piece.count});
+            }
+        }
+    }
+    return true;
+}
+
 // Announces reads on the calling thread.
 PyObject *announce_now(PyObject *, PyObject *args) {
-    std::unique_ptr<int64_t[]> rows;
-    int64_t count = 0;
-    const Source *source = take_source_rows(args, &rows, &count);
-    if (source == nullptr) {
+    std::vector<Announcement> announcements;
+    if (!take_announcements(args, &announcements)) {
         return nullptr;
     }
-    if (source->file != nullptr && count > 0) {
-        without_gil([&] { announce(*source, rows.get(), count); });
+    without_gil([&] { announce(announcements); });
+    Py_RETURN_NONE;
+}
+
+// (keys, places, ends, before): see `deal` in `__init__.py`.
+PyObject *deal(PyObject *, PyObject *args) {
+    Numbers<uint64_t> keys;
+    Numbers<int64_t> places, ends, before;
+    if (!PyArg_ParseTuple(args, "O&O&O&O&", keys.read, &keys, places.write, &places, ends.read, &ends, before.write,
+                          &before)) {
+        return nullptr;
     }
+    const int64_t *first = ends.data(), *end = first + ends.count(), count = places.count(),
+                  size = first < end ? end[-1] : 0;
+    if (size <= 0 || size > MOST_CARDS || first[0] < 0 || !std::is_sorted(first, end) || keys.count() != 2 * count ||
+        before.count() != count || end_of(places.data(), count) > static_cast<uint64_t>(size)) {
+        PyErr_SetString(PyExc_ValueError, "these are no places of orders of cards");
+        return nullptr;
+    }
+    without_gil([&] { deal_cards(keys.data(), places.data(), count, ends.data(), ends.count(), before.data()); });
     Py_RETURN_NONE;
 }
 

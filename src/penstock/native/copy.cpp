@@ -39,6 +39,8 @@ constexpr int64_t FETCH_ROWS = 6, FETCH_NBYTES = 512;
 constexpr int64_t ANNOUNCE_GAP_NBYTES = 16 << 10;
 // The kernel cuts one announcement to the device's readahead, by default this much, and forgets the rest.
 constexpr int64_t ANNOUNCE_NBYTES = 128 << 10;
+// Files of one call that are looked at first.
+constexpr size_t PROBED_COUNT = 16;
 // Announcements of one call. The pages of more would be gone before they are read.
 constexpr int64_t MAX_ANNOUNCED_NBYTES = 1 << 30;
 
@@ -349,12 +351,12 @@ class Reading {
         const Conversion &conversion = task_.conversion;
         int error = 0;
         if (conversion.is_plain) {
-            int64_t count = read_at(source_.file->fd(), offset, to, nbytes, &error);
+            int64_t count = source_.file->read(offset, to, nbytes, &error);
             return count == nbytes || fail(offset + count, error);
         }
         for (int64_t done = 0; done < nbytes;) { // 64 KiB are a multiple of every number's size
             int64_t n = std::min(SCRATCH_NBYTES, nbytes - done);
-            int64_t count = read_at(source_.file->fd(), offset + done, scratch_, n, &error);
+            int64_t count = source_.file->read(offset + done, scratch_, n, &error);
             if (count != n) {
                 return fail(offset + done + count, error);
             }
@@ -384,7 +386,7 @@ class Reading {
                 }
                 int64_t low = offset + std::min<int64_t>(0, (n - 1) * inner.stride), nbytes = (n - 1) * distance + run;
                 int error = 0;
-                int64_t count = read_at(source_.file->fd(), low, scratch_, nbytes, &error);
+                int64_t count = source_.file->read(low, scratch_, nbytes, &error);
                 if (count != nbytes) {
                     return fail(low + count, error);
                 }
@@ -490,13 +492,14 @@ bool copy_steps(const Task &task, int64_t begin, int64_t end, uint8_t *scratch, 
 
 namespace {
 
-// Announces parts of a file, if the middle of the first and of the middle one are not in memory.
-void announce_ranges(const File &file, std::vector<Range> ranges) {
+// Announces parts of a file, and returns true, if the middle of the first and of the middle one are not in memory.
+bool announce_ranges(const File &file, std::vector<Range> ranges) {
 #ifdef POSIX_FADV_WILLNEED
-    const int fd = file.fd();
+    const Descriptor descriptor(file);
+    const int fd = descriptor.fd();
     auto is_there = [&](const Range &range) { return is_cached(fd, range.low + (range.high - range.low) / 2); };
-    if (ranges.empty() || (is_there(ranges[0]) && is_there(ranges[ranges.size() / 2]))) {
-        return; // announcing cached rows costs about what reading them does
+    if (fd < 0 || ranges.empty() || (is_there(ranges[0]) && is_there(ranges[ranges.size() / 2]))) {
+        return false; // announcing cached rows costs about what reading them does
     }
     std::sort(ranges.begin(), ranges.end(), [](const Range &a, const Range &b) { return a.low < b.low; });
     const int64_t size = file.nbytes();
@@ -513,24 +516,37 @@ void announce_ranges(const File &file, std::vector<Range> ranges) {
 #else
     (void)file, (void)ranges;
 #endif
+    return true;
 }
 
-} // namespace
-
-void announce(const Source &source, const int64_t *rows, int64_t count) {
+bool announce_rows(const Source &source, const int64_t *rows, int64_t count) {
+    bool is_needed = false;
     if (source.sparse) {
         for (const Vector *vector : {&source.sparse->indices, &source.sparse->values}) {
             if (vector->file != nullptr) {
-                announce_ranges(*vector->file, ranges_of(*source.sparse, *vector, rows, count));
+                is_needed |= announce_ranges(*vector->file, ranges_of(*source.sparse, *vector, rows, count));
             }
         }
-        return;
+        return is_needed;
     }
     std::vector<Range> ranges(count);
     for (int64_t i = 0; i < count; i++) {
         ranges[i] = {source.start(rows[i]) + source.layout.low, source.start(rows[i]) + source.layout.high};
     }
-    announce_ranges(*source.file, std::move(ranges));
+    return announce_ranges(*source.file, std::move(ranges));
+}
+
+} // namespace
+
+void announce(const std::vector<Announcement> &announcements) {
+    const size_t step = announcements.size() / PROBED_COUNT + 1;
+    bool is_needed = false;
+    for (size_t turn = 0; turn < step && (turn == 0 || is_needed); turn++) {
+        for (size_t i = turn; i < announcements.size(); i += step) {
+            const Announcement &each = announcements[i];
+            is_needed |= announce_rows(*each.source, each.rows.get(), each.count);
+        }
+    }
 }
 
 } // namespace penstock

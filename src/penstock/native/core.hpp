@@ -14,6 +14,7 @@
 #include <mutex>
 #include <pthread.h>
 #include <string>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <type_traits>
 #include <vector>
@@ -70,7 +71,8 @@ bool make_layout(int64_t count, int64_t stride, int64_t item_nbytes, int ndim, c
 // Reads bytes of a file. Returns how many: fewer than `nbytes` at the file's end, or with `*error` set.
 int64_t read_at(int fd, int64_t offset, uint8_t *to, int64_t nbytes, int *error);
 
-// An open file, with one mapping that all sources in it use.
+// A file, with one mapping that all sources in it use. The first `MOST_OPEN` files keep their descriptors. Others are
+// opened by their names for each use. A page of them stays mapped, so that no other file gets their inode number.
 class File {
   public:
     // Returns null and sets errno. `path` may be null: then `fd` is duplicated. Only files with places: no pipe.
@@ -84,20 +86,39 @@ class File {
     int64_t nbytes() const; // now; -1 and errno if the kernel does not say
     // As `nbytes`, for a file that still has a name: -1 and ESTALE if it was deleted, or replaced, since it was opened.
     int64_t named_nbytes() const;
-    int fd() const { return fd_; }
+    // As `read_at`.
+    int64_t read(int64_t offset, uint8_t *to, int64_t nbytes, int *error) const;
 
   private:
+    friend class Descriptor;
     File() = default;
     int64_t stat(bool needs_name) const;
+    bool is(const struct stat &status) const { return status.st_dev == device_ && status.st_ino == inode_; }
     std::atomic<int64_t> references_{1};
     std::atomic<int64_t> delivered_{0};
-    int fd_ = -1;
+    int fd_ = -1; // -1: it is opened for each use
+    std::string path_;
+    void *page_ = nullptr; // of a file without a descriptor
     bool has_name_ = true; // when it was opened; files in memory have none
     dev_t device_ = 0;
     ino_t inode_ = 0;
     std::mutex mutex_;
     uint8_t *mapping_ = nullptr;
     int64_t mapped_nbytes_ = 0;
+};
+
+// A descriptor of a file, for as long as it is used.
+class Descriptor {
+  public:
+    explicit Descriptor(const File &file);
+    Descriptor(const Descriptor &) = delete;
+    ~Descriptor();
+    // -1 and errno directly after it was made, if the file cannot be opened: ESTALE if another has its name.
+    int fd() const { return fd_; }
+
+  private:
+    int fd_;
+    const bool is_own_;
 };
 
 enum class Access : uint8_t { MEMORY, READ, MAPPED };
@@ -137,6 +158,11 @@ struct Source {
     int64_t offset = 0;                   // of element 0 in the file
     int64_t give_back_nbytes = 0;         // MAPPED: 0 keeps the pages
     std::shared_ptr<const Sparse> sparse; // elements are rows of it, filled up with zeros
+
+    Source() = default;
+    Source(const Source &) = delete;
+    Source &operator=(const Source &) = delete;
+    ~Source(); // releases the file
 
     int64_t start(int64_t row) const { return offset + row * layout.stride; }
 };
@@ -192,14 +218,22 @@ struct Range {
 };
 // The bytes of these rows in the file of a vector. Throws `bad_alloc`.
 std::vector<Range> ranges_of(const Sparse &sparse, const Vector &vector, const int64_t *rows, int64_t count);
-// Tells the kernel to read these rows of a file, if the first and the middle one are not in memory. Throws `bad_alloc`.
-void announce(const Source &source, const int64_t *rows, int64_t count);
 
 // Puts the handler of `run_guarded` in front of others. Each job does so before its copies.
 void watch_faults();
 // Runs `body(context)`. Returns false if the kernel could not supply a page meanwhile (SIGBUS), and the address. The
 // body must hold no lock and own no memory, because a fault abandons it.
 bool run_guarded(void (*body)(void *), void *context, const void **address);
+
+// Rows of a source in a file that will be read.
+struct Announcement {
+    std::shared_ptr<const Source> source;
+    std::shared_ptr<const int64_t[]> rows;
+    int64_t count;
+};
+// Tells the kernel to read these rows, of each file if the first and the middle one are not in memory. Of many files
+// some are looked at, and the others only if they are not in memory. Throws `bad_alloc`.
+void announce(const std::vector<Announcement> &announcements);
 
 // ---------------------------------------------------------------------------------------------- engine
 
@@ -239,8 +273,8 @@ class Engine {
     bool cancel(int64_t number, int64_t until_ns, std::vector<Job *> *finished);
     // Counts time of copies that the submitting thread made itself.
     void add_busy(int64_t ns);
-    // Queues rows to announce. Never waits: where too much is queued, the oldest is dropped.
-    void advise(File *file, const Source &source, std::vector<int64_t> rows);
+    // Queues what is announced together. Never waits: where too much is queued, the oldest is dropped.
+    void advise(std::vector<Announcement> advice);
     // Stops the threads; returns whether they ended in time.
     bool close(int64_t until_ns);
     bool is_closed();
@@ -253,11 +287,6 @@ class Engine {
     Stats stats();
 
   private:
-    struct Advice {
-        File *file;
-        Source source;
-        std::vector<int64_t> rows;
-    };
     struct Part {
         Job *job;
         size_t first_task, last_task;
@@ -279,7 +308,7 @@ class Engine {
     std::condition_variable work_, done_, advice_, ended_;
     std::deque<Job *> jobs_;    // submitted and not handed back, by number
     std::deque<Job *> pending_; // those with unclaimed steps, by number
-    std::deque<Advice> advices_;
+    std::deque<std::vector<Announcement>> advices_;
     std::vector<pthread_t> threads_;
     std::vector<std::unique_ptr<uint8_t[]>> scratch_; // of each copying thread
     size_t scratch_count_ = 0;                        // of those that threads took
@@ -301,6 +330,13 @@ struct Permutation {
 
 // Replaces values in [0, n) by their images. `tweaks`: a word for each value, or one for all.
 void permute(uint64_t *values, int64_t count, const Permutation &key, const uint64_t *tweaks, bool is_one);
+
+// Orders of `ends[kind_count - 1]` cards each, at most MOST_CARDS, in which the cards of each kind follow those of the
+// kind before. Replaces each place by the kind of its card, and writes how many places before it have this kind. `keys`
+// has two words for the order of each place. Throws `bad_alloc`.
+constexpr int64_t MOST_CARDS = 4096;
+void deal_cards(const uint64_t *keys, int64_t *places, int64_t count, const int64_t *ends, int64_t kind_count,
+                int64_t *before);
 
 int64_t now_ns();
 

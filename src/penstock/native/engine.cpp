@@ -349,30 +349,24 @@ void Engine::add_busy(int64_t ns) {
     stats_.cpu_ns += ns;
 }
 
-void Engine::advise(File *file, const Source &source, std::vector<int64_t> rows) {
-    File *dropped = nullptr;
-    {
-        std::lock_guard<std::mutex> lock(mutex_);
-        if (is_closing_) {
-            return;
-        }
-        if (!has_advisers_) {
-            has_advisers_ = true;
-            for (int i = 0; i < ADVISER_COUNT; i++) {
-                start_thread(advise_thread, "penstock-advise"); // without threads nothing is announced
-            }
-        }
-        advices_.push_back({file, source, std::move(rows)});
-        file->acquire();
-        if (advices_.size() > MAX_ADVICES) {
-            dropped = advices_.front().file;
-            advices_.pop_front();
-        }
-        advice_.notify_one();
+void Engine::advise(std::vector<Announcement> advice) {
+    std::vector<Announcement> dropped; // ends without the lock, for it may close files
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (is_closing_) {
+        return;
     }
-    if (dropped != nullptr) {
-        dropped->release();
+    if (!has_advisers_) {
+        has_advisers_ = true;
+        for (int i = 0; i < ADVISER_COUNT; i++) {
+            start_thread(advise_thread, "penstock-advise"); // without threads nothing is announced
+        }
     }
+    advices_.push_back(std::move(advice));
+    if (advices_.size() > MAX_ADVICES) {
+        dropped.swap(advices_.front());
+        advices_.pop_front();
+    }
+    advice_.notify_one();
 }
 
 void Engine::advise_loop() {
@@ -382,14 +376,14 @@ void Engine::advise_loop() {
             advice_.wait(lock);
             continue;
         }
-        Advice advice = std::move(advices_.front());
+        std::vector<Announcement> advice = std::move(advices_.front());
         advices_.pop_front();
         lock.unlock();
         try {
-            announce(advice.source, advice.rows.data(), advice.rows.size());
+            announce(advice);
         } catch (const std::bad_alloc &) { // then nothing is announced
         }
-        advice.file->release();
+        advice.clear();
         lock.lock();
     }
     thread_ends();
@@ -411,10 +405,10 @@ bool Engine::close(int64_t until_ns) {
     threads.swap(threads_);
     pending_.clear();
     while (!advices_.empty()) {
-        File *file = advices_.front().file;
+        std::vector<Announcement> advice = std::move(advices_.front());
         advices_.pop_front();
         lock.unlock();
-        file->release();
+        advice.clear();
         lock.lock();
     }
     lock.unlock();

@@ -2,7 +2,7 @@
 
 #include <cerrno>
 #include <fcntl.h>
-#include <list>
+#include <map>
 #include <new>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -11,9 +11,14 @@
 namespace penstock {
 namespace {
 
-// Files that sources hold open. Sources in one file share it, so they share its descriptor and its mapping.
+// Files that keep their descriptors: a program may have 1,024, unless it asks for more.
+constexpr int MOST_OPEN = 128;
+constexpr int READS = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY; // opening a pipe does not wait for a writer
+
+// Files of sources. Sources in one file share it, so they share its descriptor and its mapping.
 std::mutex g_mutex;
-std::list<File *> g_files;
+std::map<std::pair<dev_t, ino_t>, File *> g_files;
+int g_open_count = 0;
 std::atomic<int64_t> g_fork_count{0};
 
 } // namespace
@@ -30,9 +35,7 @@ void watch_forks() {
 int64_t fork_count() { return g_fork_count.load(std::memory_order_relaxed); }
 
 File *File::open(const char *path, int fd) {
-    // O_NONBLOCK: opening a pipe does not wait for a writer.
-    int own =
-        path != nullptr ? ::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY) : fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    int own = path != nullptr ? ::open(path, READS) : fcntl(fd, F_DUPFD_CLOEXEC, 0);
     auto fail = [own](int error) {
         if (own >= 0) {
             ::close(own);
@@ -48,27 +51,35 @@ File *File::open(const char *path, int fd) {
         return fail(S_ISDIR(status.st_mode) ? EISDIR : ESPIPE);
     }
     std::lock_guard<std::mutex> lock(g_mutex);
-    for (File *each : g_files) {
-        if (each->device_ == status.st_dev && each->inode_ == status.st_ino) {
-            each->acquire();
-            ::close(own);
-            return each;
-        }
+    const auto key = std::make_pair(status.st_dev, status.st_ino);
+    const auto found = g_files.find(key);
+    if (found != g_files.end()) {
+        found->second->acquire();
+        ::close(own);
+        return found->second;
     }
-    std::list<File *> entry;
-    File *file = nullptr;
+    std::unique_ptr<File> file;
     try {
-        entry.push_back(nullptr);
-        file = entry.front() = new File();
+        file.reset(new File());
+        file->path_ = path != nullptr ? path : "";
+        g_files[key] = file.get();
     } catch (const std::bad_alloc &) {
         return fail(ENOMEM);
     }
-    file->fd_ = own;
     file->has_name_ = status.st_nlink > 0;
     file->device_ = status.st_dev;
     file->inode_ = status.st_ino;
-    g_files.splice(g_files.end(), entry);
-    return file;
+    if (g_open_count >= MOST_OPEN && path != nullptr && file->has_name_ && S_ISREG(status.st_mode)) {
+        file->page_ = mmap(nullptr, 1, PROT_READ, MAP_SHARED, own, 0);
+    }
+    if (file->page_ == nullptr || file->page_ == MAP_FAILED) {
+        file->page_ = nullptr;
+        file->fd_ = own;
+        g_open_count++;
+    } else {
+        ::close(own);
+    }
+    return file.release();
 }
 
 void File::release() {
@@ -78,13 +89,50 @@ void File::release() {
         if (references_.fetch_sub(1, std::memory_order_acq_rel) != 1) {
             return;
         }
-        g_files.remove(this);
+        g_files.erase({device_, inode_});
+        g_open_count -= fd_ >= 0;
     }
     if (mapping_ != nullptr) {
         munmap(mapping_, mapped_nbytes_);
     }
-    ::close(fd_);
+    if (page_ != nullptr) {
+        munmap(page_, 1);
+    }
+    if (fd_ >= 0) {
+        ::close(fd_);
+    }
     delete this;
+}
+
+Descriptor::Descriptor(const File &file)
+    : fd_(file.fd_ >= 0 ? file.fd_ : ::open(file.path_.c_str(), READS)), is_own_(file.fd_ < 0) {
+    struct stat status;
+    if (is_own_ && fd_ >= 0 && (fstat(fd_, &status) != 0 || !file.is(status))) {
+        ::close(fd_);
+        fd_ = -1;
+        errno = ESTALE;
+    }
+}
+
+Descriptor::~Descriptor() {
+    if (is_own_ && fd_ >= 0) {
+        ::close(fd_);
+    }
+}
+
+Source::~Source() {
+    if (file != nullptr) {
+        file->release();
+    }
+}
+
+int64_t File::read(int64_t offset, uint8_t *to, int64_t nbytes, int *error) const {
+    const Descriptor descriptor(*this);
+    if (descriptor.fd() < 0) {
+        *error = errno;
+        return 0;
+    }
+    return read_at(descriptor.fd(), offset, to, nbytes, error);
 }
 
 const uint8_t *File::map(int64_t nbytes) {
@@ -107,7 +155,8 @@ const uint8_t *File::map(int64_t nbytes) {
         errno = EINVAL;
         return nullptr;
     }
-    void *mapping = mmap(nullptr, length, PROT_READ, MAP_SHARED, fd_, 0);
+    const Descriptor descriptor(*this);
+    void *mapping = descriptor.fd() < 0 ? MAP_FAILED : mmap(nullptr, length, PROT_READ, MAP_SHARED, descriptor.fd(), 0);
     if (mapping == MAP_FAILED) {
         return nullptr;
     }
@@ -130,10 +179,11 @@ int64_t File::named_nbytes() const { return stat(has_name_); }
 
 int64_t File::stat(bool needs_name) const {
     struct stat status;
-    if (fstat(fd_, &status) != 0) {
+    const bool is_open = fd_ >= 0;
+    if (is_open ? fstat(fd_, &status) != 0 : ::stat(path_.c_str(), &status) != 0) {
         return -1;
     }
-    if (needs_name && status.st_nlink == 0) {
+    if (is_open ? needs_name && status.st_nlink == 0 : !is(status)) {
         errno = ESTALE;
         return -1;
     }

@@ -162,14 +162,12 @@ PyObject *engine_cancel(PyEngine *self, PyObject *args) {
 }
 
 PyObject *engine_advise(PyEngine *self, PyObject *args) {
-    std::unique_ptr<int64_t[]> rows;
-    int64_t count = 0;
-    const Source *source = take_source_rows(args, &rows, &count);
-    if (source == nullptr) {
+    std::vector<Announcement> advice;
+    if (!take_announcements(args, &advice)) {
         return nullptr;
     }
-    if (source->file != nullptr && count > 0) {
-        self->engine->advise(source->file, *source, std::vector<int64_t>(rows.get(), rows.get() + count));
+    if (!advice.empty()) {
+        self->engine->advise(std::move(advice));
     }
     Py_RETURN_NONE;
 }
@@ -260,6 +258,7 @@ PyMethodDef module_methods[] = {
     {"copy_now", as_method<copy_now>(), METH_O, nullptr},
     {"announce_now", as_method<announce_now>(), METH_VARARGS, nullptr},
     {"permute_now", as_method<permute_now>(), METH_VARARGS, nullptr},
+    {"deal", as_method<deal>(), METH_VARARGS, nullptr},
     {"memory_source", as_method<memory_source>(), METH_VARARGS, nullptr},
     {"file_source", as_method<file_source>(), METH_VARARGS, nullptr},
     {"sparse_source", as_method<sparse_source>(), METH_VARARGS, nullptr},

@@ -1,7 +1,11 @@
-// The keyed permutation behind the orders of `base/_random.py`. `permute_now` in `_numpy.py` is its definition.
+// The permutations behind the orders of `base/_random.py`: a keyed one, and the order of random words. `permute_now`
+// and `deal` in `_numpy.py` are their definitions.
 #include "core.hpp"
 
 #include <algorithm>
+#include <iterator>
+#include <numeric>
+#include <vector>
 
 namespace penstock {
 namespace {
@@ -53,7 +57,62 @@ void permute_group(uint64_t *values, const Permutation &key, const uint64_t *twe
     permute_values<GROUP>(values, key, tweaks);
 }
 
+// Writes the first words of NumPy's generator Philox, four at a time: there is room for three more than `count`.
+void draw(const uint64_t *key, uint64_t *words, int64_t count) {
+    for (int64_t i = 0; i < count; i += 4) {
+        uint64_t a = i / 4 + 1, b = 0, c = 0, d = 0, first = key[0], second = key[1];
+        for (int round = 0; round < 10; round++) {
+            const auto left = static_cast<unsigned __int128>(a) * 0xD2E7470EE14C6C93;
+            const auto right = static_cast<unsigned __int128>(c) * 0xCA5A826395121157;
+            a = static_cast<uint64_t>(right >> 64) ^ b ^ first;
+            b = static_cast<uint64_t>(right);
+            c = static_cast<uint64_t>(left >> 64) ^ d ^ second;
+            d = static_cast<uint64_t>(left);
+            first += 0x9E3779B97F4A7C15;
+            second += 0xBB67AE8584CAA73B;
+        }
+        words[i] = a;
+        words[i + 1] = b;
+        words[i + 2] = c;
+        words[i + 3] = d;
+    }
+}
+
 } // namespace
+
+void deal_cards(const uint64_t *keys, int64_t *places, int64_t count, const int64_t *ends, int64_t kind_count,
+                int64_t *before) {
+    constexpr int BITS = 10; // words are even, so about one of 1,024 cards begins with each of so many bits
+    const int64_t size = ends[kind_count - 1];
+    std::vector<uint64_t> words(size + 3);
+    std::vector<uint32_t> cards(size);
+    uint32_t firsts[(1 << BITS) + 1]; // of cards by the first bits of their words
+    auto digit = [&](int64_t card) { return words[card] >> (64 - BITS); };
+    auto is_less = [&](uint32_t a, uint32_t b) { return words[a] != words[b] ? words[a] < words[b] : a < b; };
+    for (int64_t i = 0; i < count; i++) {
+        if (i == 0 || keys[2 * i] != keys[2 * i - 2] || keys[2 * i + 1] != keys[2 * i - 1]) {
+            draw(keys + 2 * i, words.data(), size);
+            std::fill(firsts, std::end(firsts), 0);
+            for (int64_t card = 0; card < size; card++) {
+                firsts[digit(card)]++;
+            }
+            std::partial_sum(firsts, std::end(firsts), firsts);
+            for (int64_t card = 0; card < size; card++) {
+                cards[--firsts[digit(card)]] = card;
+            }
+        }
+        const int64_t place = places[i];
+        const uint32_t *next = std::upper_bound(firsts, std::end(firsts), place);
+        const auto wanted = cards.begin() + place;
+        std::nth_element(cards.begin() + next[-1], wanted, cards.begin() + *next, is_less);
+        const int64_t kind = std::upper_bound(ends, ends + kind_count, *wanted) - ends;
+        before[i] = 0;
+        for (int64_t card = kind > 0 ? ends[kind - 1] : 0; card < ends[kind]; card++) {
+            before[i] += is_less(card, *wanted);
+        }
+        places[i] = kind;
+    }
+}
 
 void permute(uint64_t *values, int64_t count, const Permutation &key, const uint64_t *tweaks, bool is_one) {
     uint64_t group[GROUP] = {}, tweak[GROUP];

@@ -105,7 +105,7 @@ struct Parts {
 };
 
 struct PySource {
-    PyObject_HEAD Source *source;
+    PyObject_HEAD std::shared_ptr<Source> source;
     Py_buffer view; // MEMORY: keeps the array
     PyObject *name;
     PyObject *indices, *values; // of a sparse matrix: the sources of its vectors, which keep their memory
@@ -136,8 +136,6 @@ bool fail_outside(PyObject *name, int64_t row, int64_t count, const char *what);
 PyObject *new_source_type();
 // Null if the object is none.
 PySource *as_source(PyObject *object);
-// The source and the checked rows of a call.
-const Source *take_source_rows(PyObject *args, std::unique_ptr<int64_t[]> *rows, int64_t *count);
 PyObject *memory_source(PyObject *, PyObject *args);
 PyObject *file_source(PyObject *, PyObject *args);
 PyObject *sparse_source(PyObject *, PyObject *args);
@@ -159,12 +157,15 @@ using OwnedJob = std::unique_ptr<Job, Release>;
 OwnedJob job_of(PyObject *sequence, int64_t number);
 // Executes a job on the calling thread.
 void execute(Job *job);
+// The rows of sources in files, of a call with sources and checked rows.
+bool take_announcements(PyObject *args, std::vector<Announcement> *announcements);
 // Raises the error of a failed job.
 void raise_failure(const Job &job);
 PyObject *copy_now(PyObject *, PyObject *copies);
 PyObject *announce_now(PyObject *, PyObject *args);
 PyObject *pad_rows(PyObject *, PyObject *args);
 PyObject *permute_now(PyObject *, PyObject *args);
+PyObject *deal(PyObject *, PyObject *args);
 PyObject *read_parts(PyObject *, PyObject *args);
 PyObject *count_down(PyObject *, PyObject *args);
 PyObject *return_slot(PyObject *, PyObject *args);

@@ -81,7 +81,7 @@ Owned new_source(PyObject *name) {
     Owned made(allocate(g_source_type, 0));
     if (auto *self = reinterpret_cast<PySource *>(made.get())) {
         self->name = Py_NewRef(name);
-        self->source = new Source();
+        new (&self->source) std::shared_ptr<Source>(new Source());
     }
     return made;
 }
@@ -91,10 +91,7 @@ void source_dealloc(PyObject *object) {
     if (self->view.obj != nullptr) {
         PyBuffer_Release(&self->view);
     }
-    if (self->source != nullptr && self->source->file != nullptr) {
-        self->source->file->release();
-    }
-    delete self->source;
+    self->source.~shared_ptr();
     Py_XDECREF(self->name);
     Py_XDECREF(self->indices);
     Py_XDECREF(self->values);
@@ -334,23 +331,20 @@ PyObject *parts_source(PyObject *, PyObject *args) {
         PyObject *object = PyTuple_GetItem(sources.get(), i);
         PySource *part = object == Py_None ? nullptr : as_source(object);
         const int64_t count = bounds[i + 1] - bounds[i];
-        is_right = object == Py_None
-                       ? count >= 0
-                       : part != nullptr && part->parts == nullptr && !part->source->sparse &&
-                             part->source->access == Access::MEMORY && part->source->layout.count == count;
+        is_right = object == Py_None ? count >= 0
+                                     : part != nullptr && part->parts == nullptr && !part->source->sparse &&
+                                           part->source->layout.count == count;
         if (part == nullptr || !is_right) {
             self->parts->sources.push_back(nullptr);
             continue;
         }
-        const Layout &own = part->source->layout;
-        is_right = is_first || (own.nbytes == layout.nbytes && own.item_nbytes == layout.item_nbytes);
-        layout.nbytes = own.nbytes;
-        layout.item_nbytes = own.item_nbytes;
+        is_right = is_first || part->source->layout.nbytes == layout.nbytes;
+        layout.nbytes = part->source->layout.nbytes;
         is_first = false;
         self->parts->sources.push_back(reinterpret_cast<PySource *>(Py_NewRef(object)));
     }
     if (!is_right) {
-        PyErr_SetString(PyExc_ValueError, "the parts are no sources in memory of such sizes, one for each two bounds");
+        PyErr_SetString(PyExc_ValueError, "the parts are no sources of such sizes, one for each two bounds");
         return nullptr;
     }
     layout.count = bounds[length - 1];
@@ -388,26 +382,4 @@ PySource *as_source(PyObject *object) {
     return Py_TYPE(object) == g_source_type ? reinterpret_cast<PySource *>(object) : nullptr;
 }
 
-const Source *take_source_rows(PyObject *args, std::unique_ptr<int64_t[]> *rows, int64_t *count) {
-    PyObject *object, *array;
-    if (!PyArg_ParseTuple(args, "OO", &object, &array)) {
-        return nullptr;
-    }
-    PySource *py_source = as_source(object);
-    if (py_source == nullptr) {
-        PyErr_Format(PyExc_TypeError, "expected a source of this engine, not %R", object);
-        return nullptr;
-    }
-    const Source *source = py_source->source;
-    *count = take_rows(array, "rows", rows);
-    if (*count < 0) {
-        return nullptr;
-    }
-    const int64_t there = source->layout.count;
-    if (end_of(rows->get(), *count) > static_cast<uint64_t>(there)) {
-        fail_outside(py_source->name, first_outside(rows->get(), *count, there), there, "element");
-        return nullptr;
-    }
-    return source;
-}
 } // namespace penstock

@@ -134,7 +134,7 @@ class Scattering {
             return vector.base + place;
         }
         int error = 0;
-        const int64_t got = read_at(vector.file->fd(), place, scratch, nbytes, &error);
+        const int64_t got = vector.file->read(place, scratch, nbytes, &error);
         if (got < nbytes) {
             fail(error, nbytes, got);
         }

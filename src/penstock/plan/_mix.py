@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from penstock.base._errors import SpecError
-from penstock.base._random import permute
+from penstock.base._random import deal
 from penstock.memory._rows import Indices, distinct
 from penstock.plan._combine import Dealt
 from penstock.plan._node import POSITION_LIMIT, Elements, Length, located
@@ -27,6 +27,8 @@ class _Stages(NamedTuple):
 
     starts: Indices
     """The first position of each stage."""
+    ends: Indices
+    """The first position after it; for the last stage, the largest number."""
     blocks: Indices
     """The number of blocks before it."""
     given: Indices
@@ -69,7 +71,8 @@ class Mix(Dealt):
             dealt = whole * np.array(_shares(weights, BLOCK_LENGTH), np.int64) + np.array(_shares(weights, rest))
             given.append(given[-1] + dealt)
         starts = np.array([start for start, _ in self.stages], np.int64)
-        return _Stages(starts, np.array(blocks, np.int64), np.array(given))
+        ends = np.append(starts[1:], np.iinfo(np.int64).max)
+        return _Stages(starts, ends, np.array(blocks, np.int64), np.array(given))
 
     @property
     def absent(self) -> list[int]:
@@ -77,18 +80,9 @@ class Mix(Dealt):
         dealt = self._table.given[-1] + np.array(_shares(self.stages[-1][1], BLOCK_LENGTH))
         return [number for number, count in enumerate(dealt.tolist()) if not count]
 
-    def _block_length(self, stage: int, number: int) -> int:
-        """The length of a block of a stage, by its number there; the last stage has no end."""
-        if stage + 1 == len(self.stages):
-            return BLOCK_LENGTH
-        return min(BLOCK_LENGTH, self.stages[stage + 1][0] - self.stages[stage][0] - number * BLOCK_LENGTH)
-
-    def _dealt(self, stage: int, number: int) -> tuple[Indices, Indices, Indices]:
-        """One block of a stage: see `_deal`; and the elements of each input before it."""
-        table, weights = self._table, self.stages[stage][1]
-        counts = _shares(weights, self._block_length(stage, number))
-        dealt, before = _deal(counts, self.seed, int(table.blocks[stage]) + number)
-        return dealt, before, table.given[stage] + number * np.array(_shares(weights, BLOCK_LENGTH), np.int64)
+    def _stage(self, position: int) -> int:
+        """The stage of a position."""
+        return int(np.searchsorted(self._table.starts, position, side="right")) - 1
 
     @cached_property
     def length(self) -> Length:
@@ -99,8 +93,14 @@ class Mix(Dealt):
                 raise self._nothing(number, first)
         if None in lengths:
             return None
-        ends = [self.position(number, int(each)) for number, each in enumerate(lengths) if isinstance(each, int)]
-        return min((end for end in ends if end < POSITION_LIMIT), default=math.inf)
+        ends = [
+            (self._block(number, each), number, each) for number, each in enumerate(lengths) if isinstance(each, int)
+        ]
+        # Blocks come one after the other, so only the first of these is looked into.
+        first = min((start for start, _, _ in ends), default=POSITION_LIMIT)
+        if first == POSITION_LIMIT:
+            return math.inf
+        return min(self.position(number, each) for start, number, each in ends if start == first)
 
     def _nothing(self, number: int, position: int) -> SpecError:
         return SpecError(
@@ -108,60 +108,74 @@ class Mix(Dealt):
             f"of an exhausted dataset, here after {length_text(position)}. Leave it out, or let it keep some elements."
         )
 
-    def position(self, number: int, index: int) -> int:
-        """Looks it up in its block. `POSITION_LIMIT` if its turn never comes."""
+    def _block(self, number: int, index: int) -> int:
+        """The first position of the block that has an element of an input. `POSITION_LIMIT` if its turn never comes."""
         table = self._table
         stage = int(np.searchsorted(table.given[1:, number], index, side="right"))
-        index -= int(table.given[stage, number])
-        weights = self.stages[stage][1]
-        count = _shares(weights, BLOCK_LENGTH)[number]
-        if not count and stage + 1 == len(self.stages):
+        count = _shares(self.stages[stage][1], BLOCK_LENGTH)[number]
+        is_last = stage + 1 == len(self.stages)
+        if not count and is_last:
             return POSITION_LIMIT
-        block = index // count if count else POSITION_LIMIT
-        if stage + 1 < len(self.stages):  # what whole blocks do not have is in the short one
-            block = min(block, (self.stages[stage + 1][0] - self.stages[stage][0]) // BLOCK_LENGTH)
-        dealt, _, _ = self._dealt(stage, block)
-        place = int(np.flatnonzero(dealt == number)[index - block * count])
-        return self.stages[stage][0] + block * BLOCK_LENGTH + place
+        block = (index - int(table.given[stage, number])) // count if count else POSITION_LIMIT
+        start = self.stages[stage][0]
+        if not is_last:  # what whole blocks do not have is in the short one
+            block = min(block, (self.stages[stage + 1][0] - start) // BLOCK_LENGTH)
+        return start + block * BLOCK_LENGTH
+
+    def _positions(self, start: int) -> Indices:
+        """The positions of the block that begins at `start`."""
+        return np.arange(start, min(start + BLOCK_LENGTH, int(self._table.ends[self._stage(start)])))
+
+    def position(self, number: int, index: int) -> int:
+        """Looks it up in its block. `POSITION_LIMIT` if its turn never comes."""
+        start = self._block(number, index)
+        if start >= POSITION_LIMIT:
+            return POSITION_LIMIT
+        which, theirs = self.deal(self._positions(start))
+        return start + int(np.flatnonzero((which == number) & (theirs == index))[0])
 
     def deal(self, indices: Indices) -> tuple[Indices, Indices]:
         """Looks up each position in its block: the input, and the number of elements of it before."""
         which, theirs = np.empty_like(indices), np.empty_like(indices)
-        starts = self._table.starts
-        stages = np.searchsorted(starts, indices, side="right") - 1
-        numbers, places = np.divmod(indices - starts[stages], BLOCK_LENGTH)
-        for stage in distinct(stages).tolist():
-            here = stages == stage
-            for number in distinct(numbers[here]).tolist():
-                mine = np.flatnonzero(here & (numbers == number))
-                dealt, before, given = self._dealt(stage, number)
-                which[mine] = found = dealt[places[mine]]
-                theirs[mine] = before[places[mine]] + given[found]
+        table = self._table
+        stages = np.searchsorted(table.starts, indices, side="right") - 1
+        numbers, places = np.divmod(indices - table.starts[stages], BLOCK_LENGTH)
+        lengths = np.minimum(BLOCK_LENGTH, table.ends[stages] - indices + places)
+        kinds = stages * (BLOCK_LENGTH + 1) + lengths
+        for kind in distinct(kinds).tolist():  # blocks of one stage and length: the last of a stage may be shorter
+            mine = np.flatnonzero(kinds == kind)
+            stage, length = divmod(kind, BLOCK_LENGTH + 1)
+            weights, blocks = self.stages[stage][1], numbers[mine]
+            found, before = deal(
+                places[mine], table.blocks[stage] + blocks + 1, _shares(weights, length), seed=self.seed
+            )
+            whole = np.array(_shares(weights, BLOCK_LENGTH), np.int64)
+            which[mine], theirs[mine] = found, table.given[stage, found] + blocks * whole[found] + before
         return which, theirs
 
     def latest(self, index: int) -> Iterable[tuple[int, int]]:
         """Adds up blocks."""
-        stage = int(np.searchsorted(self._table.starts, index, side="right")) - 1
+        stage = self._stage(index)
         number, place = divmod(index - self.stages[stage][0], BLOCK_LENGTH)
-        dealt, _, given = self._dealt(stage, number)
-        counts = given + np.bincount(dealt[: place + 1], minlength=len(self.sources))
+        which, _ = self.deal(np.arange(index - place, index + 1))
+        counts = self._table.given[stage] + number * np.array(_shares(self.stages[stage][1], BLOCK_LENGTH), np.int64)
+        counts += np.bincount(which, minlength=len(self.sources))
         return [(source, count - 1) for source, count in enumerate(counts.tolist()) if count]
 
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Deals from the inputs until one has no element left."""
         inputs = [each.sequence(epoch) for each in reader.inputs]
-        for stage in range(len(self.stages)):
-            for number in itertools.count():
-                if self._block_length(stage, number) <= 0:
-                    break
-                dealt, before, given = self._dealt(stage, number)
-                for place, source in enumerate(dealt.tolist()):
-                    leaves = next(inputs[source], None)
-                    if leaves is None:
-                        if before[place] + given[source] == 0:
-                            raise self._nothing(source, self.position(source, 0))
-                        return
-                    yield leaves
+        start = 0
+        while True:
+            which, theirs = self.deal(positions := self._positions(start))
+            for source, index in zip(which.tolist(), theirs.tolist(), strict=True):
+                leaves = next(inputs[source], None)
+                if leaves is None:
+                    if index == 0:
+                        raise self._nothing(source, self.position(source, 0))
+                    return
+                yield leaves
+            start += len(positions)
 
 
 @lru_cache(64)
@@ -174,15 +188,3 @@ def _shares(weights: Weights, length: int) -> tuple[int, ...]:
     for number in by_remainder[: length - sum(counts)]:
         counts[number] += 1
     return tuple(counts)
-
-
-@lru_cache(64)
-def _deal(counts: tuple[int, ...], seed: int, block: int) -> tuple[Indices, Indices]:
-    """For each place of a block: its input, and the number of places of that input before it in the block."""
-    length = sum(counts)
-    order = permute(np.arange(length), length, seed=seed + ((block + 1) << 64), epoch=0)
-    dealt = np.repeat(np.arange(len(counts), dtype=np.int64), counts)[order]
-    before = np.empty_like(dealt)
-    for number, count in enumerate(counts):
-        before[dealt == number] = np.arange(count)
-    return dealt, before

@@ -36,7 +36,7 @@ from penstock.base._errors import DeadlineError, PenstockError, SourceError
 from penstock.base._threads import starting_threads
 from penstock.base._tree import Tree
 from penstock.lower._batches import ParallelProgram
-from penstock.lower._copies import Copy, CopyPlan
+from penstock.lower._copies import Copy, CopyPlan, Joined
 from penstock.lower._program import Position
 from penstock.memory._ring import Ring
 from penstock.memory._rows import Indices
@@ -287,12 +287,17 @@ class CopyDelivery(DeliveryBase):
         for array, _, rows, _, _ in itertools.chain.from_iterable(batches):
             if array in self._in_files:
                 rows_of.setdefault(array, []).append(rows)
+        tables: dict[tuple[int, ...], list[int]] = {}
         for array, theirs in rows_of.items():
+            tables.setdefault(tuple(map(id, theirs)), []).append(array)
+        for arrays in tables.values():  # columns of a table have the same rows
+            rows = np.concatenate(rows_of[arrays[0]])
             try:
-                _require_same(self._copies.arrays[array], int(theirs[0][0]))
+                for array in arrays:
+                    _require_same(self._copies.arrays[array], rows)
             except PenstockError as error:
                 raise _in_batch(error, position) from None
-            self._engine.advise(self._sources[array], np.concatenate(theirs))
+            self._engine.advise([self._sources[array] for array in arrays], rows)
         return []
 
     def _view(self, slot: int, array: int, leaf: int) -> Any:
@@ -378,6 +383,8 @@ class CopyDelivery(DeliveryBase):
     def _error(self, error: CopyError, position: Position) -> PenstockError:
         """The error of an element, as users read it."""
         file = self._copies.arrays[error.source] if isinstance(error.source, int) else None
+        if isinstance(file, Joined):
+            ((file, error.element),) = file.at(np.array([error.element]))
         found = read_error(file, error) if isinstance(file, StridedFile) else SourceError(str(error))
         if isinstance(error.source, PartReader):
             found = error.source.read_error(error)
@@ -453,6 +460,8 @@ def _opened(number: int, array: Any) -> Source | None:
     """The engine's source of an array, named by its number; None for one in parts, which changes."""
     if isinstance(array, PartedArray):
         return None
+    if isinstance(array, Joined):
+        return Engine.parts(array.bounds, [_opened(number, part) for part in array.parts], name=number)
     if isinstance(array, np.ndarray):
         return Engine.memory(array, name=number)
     if isinstance(array, SparseRows):
@@ -462,13 +471,16 @@ def _opened(number: int, array: Any) -> Source | None:
 
 def _paths(array: Any) -> list[str]:
     """The files that an array lies in."""
+    if isinstance(array, Joined):
+        return [path for part in array.parts for path in _paths(part)]
     files = array.files if isinstance(array, SparseRows) else [array] if isinstance(array, StridedFile) else []
     return [file.path for file in files]
 
 
-def _require_same(array: Any, row: int) -> None:
-    """Refuses an array whose files are gone, or were replaced."""
-    if isinstance(array, SparseRows):
-        array.require_same(row)
-    else:
-        require_same(array, row)
+def _require_same(array: Any, rows: Indices) -> None:
+    """Refuses an array if files that have some of its rows are gone, or were replaced."""
+    for part, row in array.at(rows) if isinstance(array, Joined) else [(array, int(rows[0]))]:
+        if isinstance(part, SparseRows):
+            part.require_same(row)
+        elif isinstance(part, StridedFile):
+            require_same(part, row)

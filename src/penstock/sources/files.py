@@ -110,7 +110,7 @@ class FileRows:
         """Announces rows that will be read soon, so that the kernel fetches them. Never fails."""
         if len(indices) and self.handle.row_nbytes:
             with suppress(OSError):
-                native.announce(self._opened(int(indices[0])), indices)
+                native.announce([self._opened(int(indices[0]))], indices)
 
     def close(self) -> None:
         """Closes the file when calls under way have ended; a later call is an error."""

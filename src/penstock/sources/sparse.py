@@ -400,7 +400,7 @@ class OpenSparse:
         """Announces rows, so that the kernel fetches their spans. Never fails."""
         if len(indices) and self._rows is not None and self._rows.files:
             with suppress(OSError, PenstockError):
-                native.announce(self._engine_source(int(indices[0])), indices)
+                native.announce([self._engine_source(int(indices[0]))], indices)
 
     def close(self) -> None:
         """Closes the vectors."""
