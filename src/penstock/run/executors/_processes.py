@@ -8,7 +8,7 @@ batches, and queues them. `wake` and `request_stop` only post to it, so a finali
 
 from typing import final
 
-from penstock.lower._batches import BatchProgram
+from penstock.lower._batches import ParallelProgram
 from penstock.lower._program import Program
 from penstock.memory._ring import Ring
 from penstock.run._dispatcher import ClientReceiver
@@ -49,7 +49,7 @@ class ProcessesExecutor(Executor):
     def begin(self, program: Program, ring: Ring, spans: Ring | None = None) -> None:
         """Sends the program to the workers."""
         assert self._payload is not None
-        reads_stream = not isinstance(program, BatchProgram)
+        reads_stream = not isinstance(program, ParallelProgram)
         self._task = self._pool_client.open(
             self._payload, ring, self._timeout_s, self._receiver, spans, wakes_each=reads_stream
         )
