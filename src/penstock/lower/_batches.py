@@ -171,12 +171,7 @@ class ParallelProgram(Program):
         return analyse(self.node)
 
     @property
-    def step_count(self) -> int:
-        """The number of steps whose time is measured."""
-        return len(self._facts.steps)
-
-    @property
-    def is_cpu_bound(self) -> bool:  # type: ignore[override]
+    def is_cpu_bound(self) -> bool:
         """Whether units call functions, and do not only read."""
         return self._facts.traits.is_cpu_bound
 

@@ -63,8 +63,6 @@ class Program(ABC):
     The type of readers is the program's own. Each has the `status` of its worker.
     """
 
-    is_cpu_bound: bool = False
-    """Whether units call functions, and do not only read."""
     room_nbytes: float = math.inf
     """See `RetryBudget`."""
     source_share: float = 1.0

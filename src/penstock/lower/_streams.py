@@ -8,8 +8,8 @@ If workers have nothing to do side by side, as in `from_generator(...).batch(32)
 out. So each element is copied once.
 """
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from typing import Any, Protocol, final
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any, final
 
 from penstock.base._random import seeded_globals
 from penstock.base._spec import Spec
@@ -17,15 +17,8 @@ from penstock.lower._program import Program, Unit
 from penstock.memory._ring import RingView
 from penstock.memory._rows import Leaves, Rows
 from penstock.memory._spans import BatchLayout, SpanLayout, objects_of
-from penstock.plan._node import Node
+from penstock.plan._node import Elements, Node
 from penstock.plan._reader import OpenSources, Reader, WorkerStatus
-
-
-class ElementSequence(Protocol):
-    """A part of a feed whose elements workers make ahead."""
-
-    def sequence(self, epoch: int, start: int) -> Generator[Leaves, None, None]:
-        """Yields the elements of an epoch, from `start` on where there is random access."""
 
 
 @final
@@ -100,14 +93,14 @@ class FeedProgram(Program):
         self,
         isolation: type[seeded_globals] | None,
         status: WorkerStatus | None = None,
-        inputs: Mapping[int, ElementSequence] | None = None,
+        inputs: Mapping[int, Callable[[int, int], Elements]] | None = None,
     ) -> Cursor:
-        """Makes the cursor of the worker. Parts come from stages, by their places in the order of `uses`."""
+        """Makes the cursor of the worker. Parts come from stages (`Reader.stage`), by their places in `uses`."""
         sources = OpenSources(self.node, self.source_share)
         reader = Reader(self.node, sources, isolation=isolation, status=status)
         for place, each in enumerate(_uses(reader)):
             if inputs and place in inputs:
-                each.stage = inputs[place].sequence
+                each.stage = inputs[place]
         return Cursor(reader)
 
     def close(self, reader: Cursor) -> None:

@@ -117,8 +117,7 @@ class Delivery(DeliveryBase, LocalClient):
             self._scheduler = Scheduler(
                 program,
                 self.ring.free,
-                self._feed.schedule if self._feed else None,
-                self._feed.consumed_at if self._feed else None,
+                *((self._feed.schedule, self._feed.consumed_at) if self._feed else ()),
                 spans_are_batches=self._is_filled_by_feed,
                 gives_rest=gives_rest,
                 redoes_crashes=self._executor.reach != "thread" and quarantine is not None and sets_aside,

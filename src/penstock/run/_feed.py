@@ -15,7 +15,6 @@ left behind, see `DeadlineError`. Or it waits for a batch of a stage, see `_stag
 """
 
 import functools
-import os
 import threading
 import time
 import weakref
@@ -24,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, final
 
+from penstock.base._errors import DeadlineError, WorkerError
 from penstock.base._reach import Reach
 from penstock.lower._batches import FIRST_UNIT_ROWS, UNIT_S
 from penstock.lower._program import Unit, UnitResult
@@ -32,11 +32,11 @@ from penstock.memory._ring import Ring
 from penstock.memory._rows import Window
 from penstock.memory._shared import Place, SharedFile
 from penstock.memory._spans import SpanLayout
-from penstock.plan._node import Node
+from penstock.plan._node import Elements, Node
 from penstock.plan._text import place_of
 from penstock.report._lanes import Lane
 from penstock.run._lanes import lane_of
-from penstock.run._quarantine import Quarantine, note_end_of_stream
+from penstock.run._quarantine import Quarantine
 from penstock.run._span_schedule import SpanSchedule
 from penstock.run._stage_reader import StageReader, close_stages
 from penstock.run._unit_runner import LocalClient
@@ -81,7 +81,6 @@ class Feed(LocalClient):
         self._quarantine = quarantine
         self._shared = shared
         self._wake = wake
-        self._pid = os.getpid()
         self._closed = False
         self._places: defaultdict[int, list[Place]] = defaultdict(list)
         """For each slot, where text and ragged arrays of its span lie for other processes."""
@@ -109,8 +108,8 @@ class Feed(LocalClient):
 
     # The executor's side: see `Client`.
 
-    def _inputs(self) -> Mapping[int, StageReader]:
-        return self._stages
+    def _inputs(self) -> Mapping[int, Callable[[int, int], Elements]]:
+        return {place: stage.sequence for place, stage in self._stages.items()}
 
     def _issue(self) -> list[Unit]:
         if self._closed:
@@ -140,8 +139,11 @@ class Feed(LocalClient):
             error = failure
         if error is not None:
             clear_own_frames(error)
-            if self._quarantine is not None:
-                note_end_of_stream(error)
+            if self._quarantine is not None and isinstance(error, (WorkerError, DeadlineError)):
+                error.add_note(
+                    "on_error= does not set it aside, because the elements of a stream after that are not known. Do "
+                    "what may end a process in a map(): then on_error= sets the element aside."
+                )
         with self._lock:
             ended = False
             if self.schedule.is_wanted(unit) and not self._closed:
@@ -242,13 +244,11 @@ class Feed(LocalClient):
 
     def request_stop(self) -> None:
         """Makes the worker stop soon. Takes no lock, so a finalizer may call it."""
-        if self._pid == os.getpid():
-            self._closed = True
-            self.stop_workers()
+        self._closed = True
+        self.stop_workers()
 
     def close(self, timeout_s: float) -> bool:
-        """Stops, waits for the worker to end, and frees the memory. Returns whether it ended."""
-        self.request_stop()
+        """Waits for the worker to end after `request_stop`, and frees the memory. Returns whether it ended."""
         ends_at = time.monotonic() + timeout_s
         ended = self.executor.join(timeout_s)
         ended &= close_stages(self._stages.values(), max(0.0, ends_at - time.monotonic()))
@@ -275,7 +275,7 @@ def feed_lanes(
     own = lane_of(node, times, 1, delivered, rows_per_batch=rows_per_batch, reach=reach, first=first)
     # Waiting for the workers of stages is no work of its own, and does not limit the speed of the pipeline.
     waited_s = sum(stage.waited_s for stage in stages.values())
-    lanes = [lane for stage in stages.values() for lane in stage.lanes(delivered, first)]
+    lanes = [lane for stage in stages.values() for lane in stage.lanes(own.batches, first)]
     return [replace(own, wall_s=max(own.cpu_s, own.wall_s - waited_s)), *lanes]
 
 

@@ -222,7 +222,8 @@ class _Stream:
         self._layout = program.layout
         self._ring = Ring(program.spec, program.layout.slot_count, None, step_count=program.step_count)
         self.window = self._layout.window([self._ring.rows(0)])
-        self._runner = UnitRunner(program, self._ring, isolation=seeded_globals, inputs=stages, timeout_s=timeout_s)
+        inputs = {place: stage.sequence for place, stage in stages.items()}
+        self._runner = UnitRunner(program, self._ring, isolation=seeded_globals, inputs=inputs, timeout_s=timeout_s)
         self._generation = 0
         self.begin(0, 0, -1)
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final, final
 
-from penstock.base._errors import DeadlineError, ElementError, WorkerError
+from penstock.base._errors import ElementError
 from penstock.base._printable import printable
 from penstock.base._trust import require_safe
 from penstock.lower._batches import ParallelProgram
@@ -138,15 +138,6 @@ def require_appendable(mode: int) -> None:
     """
     if stat.S_ISLNK(mode) or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
         raise OSError(errno.EINVAL, "it is a link or a pipe. Name a file")
-
-
-def note_end_of_stream(error: BaseException) -> None:
-    """Adds to a crash or hang of the worker that reads a stream why `on_error` does not help."""
-    if isinstance(error, (WorkerError, DeadlineError)):
-        error.add_note(
-            "on_error= does not set it aside, because the elements of a stream after that are not known. Do what may "
-            "end a process in a map(): then on_error= sets the element aside."
-        )
 
 
 def why_not_set_aside(program: ParallelProgram, unit: Unit) -> str:

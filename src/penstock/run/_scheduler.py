@@ -23,17 +23,13 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, final
+from typing import Literal, NamedTuple, final
 
 from penstock.lower._batches import Announcements, ParallelProgram
 from penstock.lower._program import Position, Unit
 from penstock.lower._rewrite import needed
 from penstock.plan._node import Node
 from penstock.run._span_schedule import Reading, SpanSchedule
-
-RowErrors = Sequence[tuple[int, BaseException]]
-"""Errors of a batch, each with the first row that is missing."""
-_NO_ERRORS: Final[RowErrors] = ()
 
 
 @final
@@ -67,6 +63,21 @@ class PendingBatch:
         return min(self.errors, key=lambda pair: pair[0])
 
 
+class _Elements(NamedTuple):
+    """The elements of a stream that a batch is made of. Without a stream there are none."""
+
+    base: int = 0
+    """See `Unit`."""
+    length: int = -1
+    """See `Unit`."""
+    needs: int | None = None
+    """See `PendingBatch`."""
+    consumed: int = -1
+    """See `PendingBatch`."""
+    errors: Sequence[tuple[int, BaseException]] = ()
+    """See `PendingBatch`."""
+
+
 @final
 class Scheduler:
     """Decides which units run, and which batch is next.
@@ -87,7 +98,7 @@ class Scheduler:
         program: ParallelProgram,
         free: deque[int],
         stream: SpanSchedule | None = None,
-        consumed_at: Callable[[int], int] | None = None,
+        consumed_at: Callable[[int], int] = lambda place: -1,
         *,
         spans_are_batches: bool = False,
         gives_rest: bool = False,
@@ -233,7 +244,7 @@ class Scheduler:
         while self._cursor is not None and self.unfinished_count < target and not self.is_closed:
             if not self._free and self._stream is None:
                 break  # at once, because this runs for each unit
-            base, length, errors = 0, -1, _NO_ERRORS
+            elements = _Elements()
             if self._stream is not None:
                 found = self._look(self._stream, *self._cursor)
                 if found == "wait":
@@ -241,20 +252,17 @@ class Scheduler:
                     break
                 if found == "end" and any(batch.is_end for batch in self._order):
                     break  # else epochs without a batch would begin without end
-                if not isinstance(found, tuple):
+                if not isinstance(found, _Elements):
                     self._conclude(self._cursor, found)
                     continue
-                base, length, errors = found
                 if not self._free and self._filled is None:
                     break
-            units += self._issue(self._cursor, worker_count, row_s, base, length, errors)
+                elements = found
+            units += self._issue(self._cursor, worker_count, row_s, elements)
         return units
 
-    def _issue(
-        self, position: Position, worker_count: int, row_s: float, base: int, length: int, errors: RowErrors
-    ) -> Sequence[Unit]:
-        needs = self._first_needed(position)
-        consumed = self._consumed_after(position[1])
+    def _issue(self, position: Position, worker_count: int, row_s: float, elements: "_Elements") -> Sequence[Unit]:
+        base, length, needs, consumed, errors = elements
         self._go_to(self._program.next_position(*position))  # before the slot is taken: see `Delivery`
         slot = self._free.pop() if self._filled is None or needs is None else self._filled.hand_over(needs)
         self._generation += 1
@@ -302,8 +310,8 @@ class Scheduler:
 
     def _look(
         self, stream: SpanSchedule, epoch: int, index: int
-    ) -> "tuple[int, int, RowErrors] | BaseException | Literal['wait', 'end']":
-        """Returns why there is no such batch, or for one whose elements are there `(base, length)` of its units.
+    ) -> "_Elements | BaseException | Literal['wait', 'end']":
+        """Returns the elements of a batch, if they are there, or why there is no such batch.
 
         With a batch whose last rows are missing comes the error of the stream.
         """
@@ -311,33 +319,25 @@ class Scheduler:
         node = self._program.at(reading.count)
         if node.length != math.inf and index >= (node.length or 0):
             return "end"
-        stop = self._needed(node, index)[1]
+        first, stop = self._needed(node, index)
+        needs = reading.base + first
         if stop <= reading.filled:
-            return reading.base, reading.count, _NO_ERRORS
+            consumed = self._consumed_at(reading.base + stop - 1) if stop > first else -1
+            return _Elements(reading.base, reading.count, needs, consumed)
         if reading.error is None:
             return "wait" if reading.count < 0 else self._program.shortage(epoch, index, reading.count)
         if self._gives_rest:
             row_count, length = self._program.rest(index, reading.filled)
             if row_count:
-                return reading.base, length, [(row_count, reading.error)]
+                return _Elements(reading.base, length, needs, errors=[(row_count, reading.error)])
         return reading.error
-
-    def _first_needed(self, position: Position | None) -> int | None:
-        """Returns the place of the first element that a batch, and all batches after it, need."""
-        if self._reading is None or position is None:
-            return None
-        return self._reading.base + self._needed(self._program.node, position[1])[0]
-
-    def _consumed_after(self, index: int) -> int:
-        if self._reading is None or self._consumed_at is None:
-            return -1
-        first, stop = self._needed(self._program.at(self._reading.count), index)
-        return self._consumed_at(self._reading.base + stop - 1) if stop > first else -1
 
     def _release(self) -> None:
         """Tells the stream which elements are not needed any more."""
-        if self._stream is not None:
-            needs = [batch.needs for batch in self._pending.values()]
-            found = [place for place in (*needs, self._first_needed(self._cursor)) if place is not None]
-            if found:
-                self._stream.release(min(found))
+        if self._stream is None:
+            return
+        needs = [batch.needs for batch in self._pending.values() if batch.needs is not None]
+        if self._reading is not None and self._cursor is not None:
+            needs.append(self._reading.base + self._needed(self._program.node, self._cursor[1])[0])
+        if needs:
+            self._stream.release(min(needs))
