@@ -116,4 +116,4 @@ def test_a_stream_is_divided_where_elements_must_be_in_order():
     assert [step.verb for step in walk(parts.above)] == ["batch", "map", "filter"]
     assert parts.below.verb == "filter"
     assert [stage.node.verb for stage in parts.stages] == ["filter"]
-    assert (parts.gives_cursor, parts.is_serial) == (True, False)
+    assert (parts.gives_cursor, parts.batch_size) == (True, None)

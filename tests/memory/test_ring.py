@@ -41,10 +41,8 @@ def wakes() -> Wakes:
     return Wakes()
 
 
-def make(
-    wakes: Callable[[], None], *, slot_count: int = 4, spec: Any = PAIR, spare_count: int = 2, is_shared: bool = False
-) -> Ring:
-    return Ring(Spec.of(spec), slot_count, spare_count, wakes, is_shared=is_shared)
+def make(wakes: Callable[[], None], *, slot_count: int = 4, spec: Any = PAIR, is_shared: bool = False) -> Ring:
+    return Ring(Spec.of(spec), slot_count, wakes, is_shared=is_shared)
 
 
 def filled(ring: Ring, value: float) -> int:

@@ -62,9 +62,9 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
         poison_rows(rows, 0, count)
         return rows
 
-    def fed(program: FeedProgram, reader: Any, unit: Any, out: Rows) -> int:
-        poison_rows(program.layout.rows(out), unit.start, unit.stop)
-        return run_feed(program, reader, unit, out)
+    def fed(program: FeedProgram, reader: Any, unit: Any, memory: Any) -> int:
+        poison_rows(program.layout.rows(memory.rows(unit.slot)), unit.start, unit.stop)
+        return run_feed(program, reader, unit, memory)
 
     monkeypatch.setattr(Ring, "__init__", made)
     monkeypatch.setattr(Rows, "allocate", classmethod(allocated))

@@ -11,9 +11,8 @@ import pytest
 
 import penstock as ps
 from penstock.lower._batches import ParallelProgram
-from penstock.lower._program import Outcome, Unit
+from penstock.lower._program import Unit
 from penstock.lower._rewrite import cut
-from penstock.lower._streams import SerialProgram
 from penstock.memory._spans import SpanLayout
 from penstock.run._scheduler import Scheduler
 from penstock.run._span_schedule import SpanSchedule
@@ -110,26 +109,13 @@ class Table:
         return int(epoch), int(index)
 
 
-class Serial(Table):
-    """A stream that one worker writes into batches of two."""
-
-    def make(self, **options: Any) -> Scheduler:
-        plan = ps.from_generator(numbers, element_spec=INT64).batch(2)
-        return Scheduler(SerialProgram(plan._node), self.free, **options)
-
-    def end(self, name: str, row_count: str, is_last: str = "", error: str = "") -> str:
-        outcome = Outcome(int(row_count), is_last == "last", 7)
-        failed = OSError(error) if error else None
-        return self.noted(self.scheduler.finished(self.units.pop(name), failed, outcome))
-
-
 class Stream(Table):
     """A stream of unknown length, of which workers make batches of two, and spans have four elements."""
 
     def make(self, **options: Any) -> Scheduler:
         plan = ps.from_generator(numbers, element_spec=INT64).map(same, element_spec=INT64).batch(2)
         above, below = cut(plan._node)
-        self.stream = SpanSchedule(size=4, slot_count=3, ahead_count=2)
+        self.stream = SpanSchedule(4, deque(reversed(range(3))), ahead_count=2)
         program = ParallelProgram(above, spans=SpanLayout(below.spec, 4, 3))
         return Scheduler(program, self.free, self.stream, lambda place: 100 + place, **options)
 
@@ -160,6 +146,16 @@ class Stream(Table):
     def lost(self) -> str:
         """The worker is done with the oldest unit, after the reading was given up."""
         return self.arrive("0")
+
+
+class Filled(Stream):
+    """A stream that its reader writes into batches of two: spans are batches."""
+
+    def make(self, **options: Any) -> Scheduler:
+        above, _ = cut(ps.from_generator(numbers, element_spec=INT64).batch(2)._node)
+        self.stream = SpanSchedule(2, self.free, ahead_count=3)
+        consumed_at = self.stream.slot_of
+        return Scheduler(ParallelProgram(above), self.free, self.stream, consumed_at, spans_are_batches=True, **options)
 
 
 TABLES = {
@@ -314,72 +310,121 @@ TABLES = {
         take = 0.0 error from 0
         """,
     ),
-    "a serial stream ends its epoch where a unit finds less than a batch": (
-        Serial,
+    "a span that is a batch is ready when it is full, and ends its epoch where it is not": (
+        Filled,
         {},
         """
         seek 0.0
-        issue = 0.0[0:1) 0.1[0:1) 0.2[0:1)
-        end 0.0[0:1) 2
-        end 0.1[0:1) 1 last
+        issue =
+        read = 0.0[0:2) 0.1[0:2) 0.2[0:2)
+        slots = 0 free
+        take = not ready
+        arrive 2
+        arrive 1 end
+        issue =
+        under_way = 0
         take = 0.0
         take = 0.1
         take = 0.2 end
-        is_wanted 0.2[0:1) = no
-        end 0.2[0:1) 2
-        issue = 1.0[0:1) 1.1[0:1) 1.2[0:1)
+        lost
+        read = 1.0[0:2) 1.1[0:2) 1.2[0:2)
         """,
     ),
-    "a serial stream that ends with a full batch has an end, and no empty batch": (
-        Serial,
+    "a stream that ends with a full batch has an end, and no empty batch": (
+        Filled,
         {},
         """
         seek 0.3
-        issue 1 = 0.3[0:1)
-        end 0.3[0:1) 0 last
-        slots = 3 free
+        read = 0.3[0:2) 0.4[0:2) 0.5[0:2)
+        arrive 0 end
+        lost
+        lost
+        issue =
         take = 0.3 end
+        read = 1.0[0:2) 1.1[0:2) 1.2[0:2)
         """,
     ),
-    "empty epochs of a serial stream are not begun without end": (
-        Serial,
-        {},
+    "empty epochs of a stream that fills batches are not begun without end": (
+        Filled,
+        {"slot_count": 1},
         """
         seek 0.0
-        issue 1 = 0.0[0:1)
-        end 0.0[0:1) 0 last
-        issue 1 = 1.0[0:1)
-        end 1.0[0:1) 0 last
-        issue 1 =
+        read = 0.0[0:2)
+        arrive 0 end
+        issue =
+        read = 1.0[0:2)
+        arrive 0 end
+        issue =
+        read =
         take = 0.0 end
-        issue 1 = 2.0[0:1)
+        issue =
+        read = 2.0[0:2)
+        take = 1.0 end
         """,
     ),
-    "an error of a serial stream ends the epoch, and a seek goes on": (
-        Serial,
+    "an error of a stream that fills batches ends the epoch, and a seek goes on": (
+        Filled,
         {},
         """
         seek 0.0
-        issue = 0.0[0:1) 0.1[0:1) 0.2[0:1)
-        end 0.0[0:1) 1 no broken
-        take = 0.0 error from 0
+        read = 0.0[0:2) 0.1[0:2) 0.2[0:2)
+        arrive 2
+        arrive 1 error
+        issue =
+        take = 0.0
+        take = 0.1 error from 0
         take = not ready
         issue =
-        end 0.1[0:1) 0
-        end 0.2[0:1) 0
-        slots = 3 free
-        seek 0.0
-        issue 1 = 0.0[0:1)
+        read =
+        lost
+        seek 0.1
+        read = 0.1[0:2) 0.2[0:2) 0.3[0:2)
         """,
     ),
-    "the rest of a serial stream before its error": (
-        Serial,
+    "the rest of a stream that fills batches before its error": (
+        Filled,
         {"gives_rest": True},
         """
         seek 0.0
-        issue 1 = 0.0[0:1)
-        end 0.0[0:1) 1 no broken
+        read = 0.0[0:2) 0.1[0:2) 0.2[0:2)
+        arrive 1 error
+        issue =
         take = 0.0 error from 1
+        """,
+    ),
+    "a seek gives up what fills batches, and its slots come back with their units": (
+        Filled,
+        {},
+        """
+        seek 0.0
+        read = 0.0[0:2) 0.1[0:2) 0.2[0:2)
+        arrive 2
+        issue =
+        seek 5.4
+        slots = 1 free
+        read = 5.4[0:2)
+        lost
+        lost
+        read = 5.5[0:2) 5.6[0:2)
+        arrive 2
+        issue =
+        take = 5.4
+        """,
+    ),
+    "a batch that the user keeps leaves its slot taken, whichever comes back first": (
+        Filled,
+        {},
+        """
+        seek 0.0
+        read = 0.0[0:2) 0.1[0:2) 0.2[0:2)
+        arrive 2
+        arrive 2
+        arrive 2
+        issue =
+        keep
+        read =
+        take = 0.1
+        read = 0.3[0:2)
         """,
     ),
     "batches of a stream are issued when their elements arrived": (
@@ -529,10 +574,6 @@ def test_a_stream_that_is_resumed_begins_at_its_cursor() -> None:
     table.seek("2.3", "77")
     assert table.stream is not None
     assert [unit.origin for unit in table.stream.issue(2)] == [(6, 77), (6, 77)]
-    serial = Serial()
-    serial.seek("2.3", "77")
-    serial.issue("1")
-    assert serial.units["2.3[0:1)"].origin == (6, 77)
 
 
 def test_reads_are_announced_many_at_once_and_each_once() -> None:

@@ -7,8 +7,8 @@ The way of a plan into a loader:
 2. `_analysis.analyse` walks the new plan once. Its result, `Analysis`, answers all questions about the plan: the choice
    of the executor, the budget of memory (`_budget.py`), messages and reports read it.
 3. A plan with random access becomes one `ParallelProgram` (`_batches.py`). A stream is cut in two (`_stages.py`): one
-   worker reads the steps below in order (`FeedProgram`), and all workers run the steps above (`ParallelProgram`). If
-   there is nothing to do above, one worker writes elements straight into batches (`SerialProgram`, `_streams.py`).
+   worker reads the steps below in order (`FeedProgram`, `_streams.py`), and all workers run the steps above
+   (`ParallelProgram`). If nothing but `batch` is above, that one worker writes elements straight into batches.
 4. A program cuts each batch into units: rows `[start, stop)` of batch `index` of epoch `epoch`. `_program.py` has the
    unit and the protocol of programs. An executor runs units (`run/executors/`), and a scheduler without threads decides
    which (`run/_scheduler.py`).

@@ -1,14 +1,13 @@
-"""Programs whose units fill batches: `ParallelProgram`, and the base class that it shares with `SerialProgram`.
+"""The program whose units fill batches: `ParallelProgram`.
 
-The batches of a `ParallelProgram` come from a plan with random access, or from the steps above a stream, whose
-elements lie in spans. Workers fill rows of one batch side by side.
+The batches come from a plan with random access, or from the steps above a stream, whose elements lie in spans. Workers
+fill rows of one batch side by side.
 """
 
 import functools
 import itertools
 import math
 import threading
-from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Final, final
@@ -24,6 +23,7 @@ from penstock.lower._program import Position, Program, Unit
 from penstock.lower._rewrite import closed, needed
 from penstock.lower._share import Share, most_rows
 from penstock.memory._part_memory import PartMemory
+from penstock.memory._ring import RingView
 from penstock.memory._rows import Rows, Window
 from penstock.memory._spans import SpanLayout
 from penstock.plan._batch import are_side_by_side, remainders
@@ -55,120 +55,6 @@ NO_BATCHES: Final = (0, 0, 0)
 _WHOLE: Final = Share()
 
 
-class BatchProgram(Program):
-    """A program whose units fill batches, the elements that the loader delivers.
-
-    Args:
-        node: The plan.
-        same_epoch: Every epoch is epoch 0 again, for evaluation.
-    """
-
-    announces = False
-    """Whether a source wants announcements of the reads that follow."""
-
-    def __init__(self, node: Node, *, same_epoch: bool = False) -> None:
-        self.node = node
-        self.same_epoch = same_epoch
-
-    @cached_property
-    def sources(self) -> OpenSources:
-        """The sources of the plan, opened for this process at the first use."""
-        return OpenSources(self.node, self.source_share)
-
-    def open_sources(self) -> None:
-        """Opens the sources now.
-
-        Raises:
-            SourceError: A file is gone, or was replaced.
-        """
-        self.sources  # noqa: B018
-
-    @property
-    def spec(self) -> Spec:
-        """The spec of a batch."""
-        return self.node.spec
-
-    @cached_property
-    def batch_count(self) -> int | None:
-        """Batches in an epoch; None if that is unknown or infinite."""
-        return self.node.length if isinstance(self.node.length, int) else None
-
-    @cached_property
-    def announced_count(self) -> int:
-        """How many batches ahead of their reads the sources know."""
-        return max(1, min(ANNOUNCED_BATCHES, ANNOUNCED_NBYTES // max(1, self.node.spec.nbytes)))
-
-    @property
-    @abstractmethod
-    def rows_per_batch(self) -> int:
-        """Rows that the units of a full batch have together."""
-
-    def next_position(self, epoch: int, index: int, *, is_last: bool = False) -> Position:
-        """Returns the position after a batch, in the same epoch or at the start of the next."""
-        if index + 1 != self.batch_count and not is_last:
-            return epoch, index + 1
-        return (0 if self.same_epoch else epoch + 1), 0
-
-    def first_element(self, index: int) -> int:
-        """Returns the number of the first element of a batch, for a serial stream; else 0."""
-        return 0
-
-    def at(self, length: int) -> Node:
-        """Returns the plan for an epoch of a stream with `length` elements; -1 if the end is not known yet."""
-        return self.node
-
-    def rest(self, index: int, filled: int) -> tuple[int, int]:
-        """Returns how many rows of a batch the first elements of a stream make, and how many elements these need.
-
-        A row may be made of several elements: then those that do not make a row are left out.
-
-        Args:
-            index: The batch.
-            filled: How many elements of the stream are there.
-        """
-        (source,) = self.node.inputs
-        first = index * self.rows_per_batch
-        stops = (needed(source, first + row)[1] for row in range(self.rows_per_batch))
-        found = list(itertools.takewhile(lambda stop: stop <= filled, stops))
-        return len(found), found[-1] if found else 0
-
-    def shortage(self, epoch: int, index: int, length: int) -> SpecError:
-        """Returns the error for a batch that needs elements beyond the end of a stream of `length` elements."""
-        node, start, stop = self.at(length), index, index + 1
-        needed_count = needed(node, index)[1]
-        while node.inputs:  # down to the step that asks for more than its input has
-            start, stop = node.needs(start, stop)
-            if stop > (node.inputs[0].length or 0):
-                break
-            (node,) = node.inputs
-        return SpecError(
-            f"Batch {index} of epoch {epoch} needs {needed_count} elements of a stream that ended after {length}. "
-            f"{node.label} has fewer elements than its length says."
-        )
-
-    def cut(self, unit: Unit, worker_count: int, row_s: float = 0.0) -> list[Unit]:
-        """Cuts a batch into units. The cut does not change what is delivered.
-
-        Args:
-            unit: The whole batch, without rows.
-            worker_count: How many workers share the batch; 0 if the caller fills it.
-            row_s: Measured seconds for a row; 0 if unknown.
-        """
-        return [unit]
-
-    def take_rows(self, unit: Unit, out: Rows, *, is_shared: bool) -> list[Any]:
-        """Returns the rows of a unit: an entry for each leaf, then the extents of leaves of varying length."""
-        return taken_from(self.spec, out, self.slot_rows(unit), is_shared=is_shared)
-
-    def put_rows(self, unit: Unit, out: Rows, rows: Sequence[Any]) -> None:
-        """Writes into a slot what `take_rows` returned in another process."""
-        put_into(out, self.slot_rows(unit), rows)
-
-    def slot_rows(self, unit: Unit) -> Any:
-        """Returns the index of a unit's rows in the arrays of its slot: `(0, slice)`, or 0 for all."""
-        return 0
-
-
 @final
 class Announcements:
     """Which batches a unit announces to the sources: many at once, every few batches.
@@ -177,7 +63,7 @@ class Announcements:
         program: The program of the batches.
     """
 
-    def __init__(self, program: BatchProgram) -> None:
+    def __init__(self, program: "ParallelProgram") -> None:
         self._program = program
         self.reset()
 
@@ -206,7 +92,7 @@ class Announcements:
 
 
 def taken_from(spec: Spec, out: Rows, place: Any, *, is_shared: bool = False) -> list[Any]:
-    """Returns rows of a slot, see `BatchProgram.take_rows`. `place` is that of `slot_rows`."""
+    """Returns rows of a slot, see `ParallelProgram.take_rows`. `place` is that of `slot_rows`."""
     leaves = zip(out.arrays, spec.leaves, strict=True)
     taken = [None if is_shared and leaf.is_bounded else array[place] for array, leaf in leaves]
     return taken if is_shared else [*taken, *(None if extent is None else int(extent[0]) for extent in out.extents)]
@@ -223,8 +109,10 @@ def put_into(out: Rows, place: Any, rows: Sequence[Any]) -> None:
 
 
 @final
-class ParallelProgram(BatchProgram):
-    """A program whose batches are cut into rows, which workers fill side by side.
+class ParallelProgram(Program):
+    """A program whose units fill batches, the elements that the loader delivers.
+
+    Batches are cut into rows, which workers fill side by side.
 
     Args:
         node: The plan.
@@ -243,7 +131,8 @@ class ParallelProgram(BatchProgram):
         spans: SpanLayout | None = None,
         is_inner: bool = False,
     ) -> None:
-        super().__init__(node, same_epoch=same_epoch)
+        self.node = node
+        self.same_epoch = same_epoch
         self.is_inner = is_inner
         self.spans = spans
         self.shard = Share(*shard)
@@ -259,6 +148,19 @@ class ParallelProgram(BatchProgram):
         return make, (self.node, self.shard), {"room_nbytes": self.room_nbytes, "source_share": self.source_share}
 
     @cached_property
+    def sources(self) -> OpenSources:
+        """The sources of the plan, opened for this process at the first use."""
+        return OpenSources(self.node, self.source_share)
+
+    def open_sources(self) -> None:
+        """Opens the sources now.
+
+        Raises:
+            SourceError: A file is gone, or was replaced.
+        """
+        self.sources  # noqa: B018
+
+    @cached_property
     def spec(self) -> Spec:
         """The spec of what is delivered of a batch."""
         return self.shard.spec(self.node.spec)
@@ -272,26 +174,26 @@ class ParallelProgram(BatchProgram):
         return analyse(self.node)
 
     @property
-    def step_count(self) -> int:
-        """The number of steps whose time is measured."""
-        return len(self._facts.steps)
-
-    @property
-    def is_cpu_bound(self) -> bool:  # type: ignore[override]
+    def is_cpu_bound(self) -> bool:
         """Whether units call functions, and do not only read."""
         return self._facts.traits.is_cpu_bound
+
+    @cached_property
+    def batch_count(self) -> int | None:
+        """Batches in an epoch; None if that is unknown or infinite."""
+        return self.node.length if isinstance(self.node.length, int) else None
 
     @cached_property
     def announced_count(self) -> int:
         """How many batches ahead of their reads the sources know. Of windows two, whose elements are neighbours."""
         if not self._facts.traits.is_remote:
-            return super().announced_count
+            return max(1, min(ANNOUNCED_BATCHES, ANNOUNCED_NBYTES // max(1, self.node.spec.nbytes)))
         window = max((spread for spread in self._facts.spreads if spread < math.inf), default=0)
         count = math.ceil(2 * window / self._facts.batch_size)
         return max(REMOTE_BATCHES, min(count, MOST_ANNOUNCED))
 
     @cached_property
-    def announces(self) -> bool:  # type: ignore[override]
+    def announces(self) -> bool:
         """Whether a source wants announcements of the reads that follow."""
         return self.spans is None and any(each.is_advised for each in self._opened)
 
@@ -323,6 +225,12 @@ class ParallelProgram(BatchProgram):
         first, last = self.shard_rows(rows)
         return max(1, last - first)
 
+    def next_position(self, epoch: int, index: int, *, is_last: bool = False) -> Position:
+        """Returns the position after a batch, in the same epoch or at the start of the next."""
+        if index + 1 != self.batch_count and not is_last:
+            return epoch, index + 1
+        return (0 if self.same_epoch else epoch + 1), 0
+
     def at(self, length: int) -> Node:
         """Returns the plan for an epoch of a stream with `length` elements; -1 if the end is not known yet.
 
@@ -335,6 +243,35 @@ class ParallelProgram(BatchProgram):
             self._closed = {length: closed(self.node, length)}  # replaced as a whole, for other threads may read it
         return self._closed.get(length) or closed(self.node, length)
 
+    def rest(self, index: int, filled: int) -> tuple[int, int]:
+        """Returns how many rows of a batch the first elements of a stream make, and how many elements these need.
+
+        A row may be made of several elements: then those that do not make a row are left out.
+
+        Args:
+            index: The batch.
+            filled: How many elements of the stream are there.
+        """
+        (source,) = self.node.inputs
+        first = index * self.rows_per_batch
+        stops = (needed(source, first + row)[1] for row in range(self.rows_per_batch))
+        found = list(itertools.takewhile(lambda stop: stop <= filled, stops))
+        return len(found), found[-1] if found else 0
+
+    def shortage(self, epoch: int, index: int, length: int) -> SpecError:
+        """Returns the error for a batch that needs elements beyond the end of a stream of `length` elements."""
+        node, start, stop = self.at(length), index, index + 1
+        needed_count = needed(node, index)[1]
+        while node.inputs:  # down to the step that asks for more than its input has
+            start, stop = node.needs(start, stop)
+            if stop > (node.inputs[0].length or 0):
+                break
+            (node,) = node.inputs
+        return SpecError(
+            f"Batch {index} of epoch {epoch} needs {needed_count} elements of a stream that ended after {length}. "
+            f"{node.label} has fewer elements than its length says."
+        )
+
     def shard_rows(self, row_count: int) -> tuple[int, int]:
         """Returns the rows of a batch of `row_count` that this shard delivers; see `Share.rows`."""
         return self.shard.rows(row_count, self._most_rows) if not self.shard.is_whole else (0, row_count)
@@ -344,7 +281,13 @@ class ParallelProgram(BatchProgram):
         return self.at(length).part_count(epoch, index)
 
     def cut(self, unit: Unit, worker_count: int, row_s: float = 0.0) -> list[Unit]:
-        """Cuts a batch into units of about equal size; see `BatchProgram.cut`."""
+        """Cuts a batch into units of about equal size. The cut does not change what is delivered.
+
+        Args:
+            unit: The whole batch, without rows.
+            worker_count: How many workers share the batch; 0 if the caller fills it.
+            row_s: Measured seconds for a row; 0 if unknown.
+        """
         rows = self.row_count(unit.epoch, unit.index, unit.length)
         if rows is None:
             return [unit]
@@ -407,7 +350,7 @@ class ParallelProgram(BatchProgram):
         """The parts of all sources."""
         return sum(len(each.sizes.nbytes) for each in self._facts.parted)
 
-    def run(self, reader: Reader, unit: Unit, out: Rows) -> int:
+    def run(self, reader: Reader, unit: Unit, memory: RingView) -> int:
         """Fills the rows of a unit, and announces the reads that follow.
 
         Raises:
@@ -424,7 +367,7 @@ class ParallelProgram(BatchProgram):
             if self._facts.traits.is_remote:
                 with self._announcing:
                     self._announce_with(reader, unit)
-            self._fill(reader, unit, out)
+            self._fill(reader, unit, memory.rows(unit.slot))
             if unit.announce[2] and not self._facts.traits.is_remote:
                 self._announce(reader, *unit.announce)
         except StopIteration as error:  # it would end the consumer's loop as if the epoch were complete
@@ -533,6 +476,14 @@ class ParallelProgram(BatchProgram):
             return f"{batch}{origins(self.node, unit.epoch, unit.index)}"
         made_of = origins(self.node, unit.epoch, unit.index, slice(min(unit.start, rows - 1), unit.stop))
         return f"{batch}, elements {unit.start} to {unit.stop - 1} of it{made_of}"
+
+    def take_rows(self, unit: Unit, out: Rows, *, is_shared: bool) -> list[Any]:
+        """Returns the rows of a unit: an entry for each leaf, then the extents of leaves of varying length."""
+        return taken_from(self.spec, out, self.slot_rows(unit), is_shared=is_shared)
+
+    def put_rows(self, unit: Unit, out: Rows, rows: Sequence[Any]) -> None:
+        """Writes into a slot what `take_rows` returned in another process."""
+        put_into(out, self.slot_rows(unit), rows)
 
     def slot_rows(self, unit: Unit) -> Any:
         """Returns the index of a unit's rows in the arrays of its slot: `(0, slice)`, or 0 for all."""

@@ -13,9 +13,9 @@ def budget(
     *,
     slot_count: int,
     worker_count: int,
-    scratch_nbytes: int | None = None,
     shared_nbytes: int = 0,
     spans_nbytes: int = 0,
+    kept_nbytes: int = 0,
     source_nbytes: int = 0,
     parts_nbytes: int = 0,
     is_sent: bool = False,
@@ -27,15 +27,15 @@ def budget(
         spec: The spec of a slot: an element of the plan, or a shard's part of one.
         slot_count: Slots.
         worker_count: Workers; 0 if there are none.
-        scratch_nbytes: Scratch memory of a worker; by default that of one that reads by index.
         shared_nbytes: See `Budget`.
         spans_nbytes: See `Budget`.
+        kept_nbytes: Caches in memory of other parts.
         source_nbytes: See `Budget`.
         parts_nbytes: See `Budget`.
         is_sent: Whether batches come from other machines. Then as many may be on their way as there are slots.
     """
     node = analysis.plan
-    scratch = analysis.scratch_nbytes if scratch_nbytes is None else scratch_nbytes
+    scratch = analysis.scratch_nbytes
     if spec is not node.spec and node.part_count(0, 0) is None:
         scratch += node.spec.nbytes  # an element without parts is made whole, and a shard takes its part of it
     return Budget(
@@ -44,7 +44,7 @@ def budget(
         scratch_nbytes=scratch * max(1, worker_count),
         order_nbytes=max(each.memory.order_nbytes for each in analysis.steps),
         shared_nbytes=shared_nbytes,
-        kept_nbytes=analysis.kept_nbytes(),
+        kept_nbytes=analysis.kept_nbytes() + kept_nbytes,
         source_nbytes=source_nbytes,
         parts_nbytes=parts_nbytes,
         spans_nbytes=spans_nbytes,

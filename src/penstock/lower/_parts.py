@@ -16,6 +16,7 @@ from penstock.base._spec import ArraySpec, Spec
 from penstock.lower._analysis import PartedSource
 from penstock.lower._program import Program, Unit
 from penstock.memory._part_memory import PartMemory
+from penstock.memory._ring import RingView
 from penstock.memory._rows import Rows
 from penstock.plan._parted import PartCache
 from penstock.plan._reader import OpenSources, WorkerStatus
@@ -105,12 +106,12 @@ class PartProgram(Program):
     def close(self, reader: PartReader) -> None:
         """Nothing: sources close when they are dropped."""
 
-    def run(self, reader: PartReader, unit: Unit, out: Rows) -> int:
+    def run(self, reader: PartReader, unit: Unit, memory: RingView) -> int:
         """Decodes a part."""
         which, part = self._placed(unit.index)
         began = perf_counter()
         value, nbytes = reader.caches[which].decode(part)
-        out.arrays[0][0] = reader.memory.put(unit.index, unit.base, unit.length, value, nbytes)
+        memory.rows(unit.slot).arrays[0][0] = reader.memory.put(unit.index, unit.base, unit.length, value, nbytes)
         if reader.status.times is not None:
             reader.status.times.note(self.sources[which].step, 0, perf_counter() - began)
         return 0

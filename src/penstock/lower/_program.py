@@ -4,19 +4,19 @@ A program is a plan that is ready to run. A unit is rows `[start, stop)` of one 
 the program and the integers in the unit. So a unit can run in any worker, in any order, and again after a failure.
 Units of a stream that one worker reads in order are the exception: each continues where the one before it stopped.
 
-There are three: `ParallelProgram` for plans with random access and for steps above a stream, `FeedProgram` and
-`SerialProgram` for streams that one worker reads in order. `BatchProgram` is the base of those that fill batches.
+There are two: `ParallelProgram` for plans with random access and for steps above a stream, and `FeedProgram` for
+streams that one worker reads in order.
 """
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from penstock.base._random import seeded_globals
 from penstock.base._spec import Spec
+from penstock.memory._ring import RingView
 from penstock.memory._rows import Rows
-from penstock.memory._slot import outcome_place
 from penstock.plan._node import Node, walk
 from penstock.plan._order import Position as Position
 from penstock.plan._reader import WorkerStatus
@@ -57,38 +57,12 @@ class UnitResult(NamedTuple):
     """Duration, from an executor that does not share the header of the ring; else 0."""
 
 
-class Outcome(NamedTuple):
-    """The end of a unit that continues a stream where the unit before it stopped."""
-
-    row_count: int
-    """Elements written."""
-    is_last: bool
-    """Whether the epoch ended with them."""
-    consumed: int
-    """How far the input of the stream was read; see `Reader.consumed`."""
-
-    def write(self, header: "memoryview[int]", slot: int) -> None:
-        """Writes the outcome of a slot into the header of a ring."""
-        for place, value in enumerate(self, outcome_place(slot)):
-            header[place] = value
-
-    @classmethod
-    def read(cls, header: "memoryview[int]", slot: int) -> "Outcome":
-        """Reads the outcome of a slot from the header of a ring."""
-        row_count, is_last, consumed = header[outcome_place(slot) :][:3]
-        return cls(row_count, bool(is_last), consumed)
-
-
 class Program(ABC):
     """A plan that is ready to run. `UnitRunner` runs its units, with one reader for each worker.
 
     The type of readers is the program's own. Each has the `status` of its worker.
     """
 
-    is_serial: ClassVar[bool] = False
-    """Whether one worker runs all units in order, and each reports an `Outcome`."""
-    is_cpu_bound: bool = False
-    """Whether units call functions, and do not only read."""
     room_nbytes: float = math.inf
     """See `RetryBudget`."""
     source_share: float = 1.0
@@ -118,12 +92,8 @@ class Program(ABC):
         """
 
     @abstractmethod
-    def run(self, reader: Any, unit: Unit, out: Rows) -> int:
+    def run(self, reader: Any, unit: Unit, memory: RingView) -> int:
         """Fills the rows of a unit. Returns how many elements it wrote, for the measurement of time."""
-
-    def outcome(self, reader: Any) -> Outcome | None:
-        """Returns the outcome of the last unit of this reader, if units have one. Valid after an error too."""
-        return None
 
     def close(self, reader: Any) -> None:
         """Closes what a reader holds open."""

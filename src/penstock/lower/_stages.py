@@ -64,8 +64,9 @@ class StreamParts:
     below: Node
     """The steps that one worker runs."""
     stages: tuple[Stage, ...]
-    is_serial: bool
-    """Workers have nothing to do side by side: one worker can write elements straight into batches."""
+    batch_size: int | None
+    """If workers have nothing to do side by side, the elements of a batch that the one worker fills; 0 without batches.
+    """
     gives_cursor: bool
     """States hold how far a filter got in an input that it reads by index."""
     batch_count: int
@@ -97,13 +98,18 @@ def divide(plan: Node) -> StreamParts:
         functions=tuple(functions),
         below=below,
         stages=stages,
-        is_serial=not stages
-        and (isinstance(above, Inlet) or (isinstance(above, Batch) and isinstance(above.source, Inlet))),
+        batch_size=_batch_size(above),
         gives_cursor=isinstance(below, Filter) and below.source.access == "random",
         batch_count=count,
         span_size=size,
         span_count=-(-2 * count // size) + 2,
     )
+
+
+def _batch_size(above: Node) -> int | None:
+    if isinstance(above, Batch) and isinstance(above.source, Inlet):
+        return above.size
+    return 0 if isinstance(above, Inlet) else None
 
 
 def _stages(below: Node) -> Iterator[Stage]:

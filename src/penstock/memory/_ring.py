@@ -41,8 +41,11 @@ from penstock.base._units import size_text
 from penstock.memory._budget import granted
 from penstock.memory._mapping import MemoryFile, private
 from penstock.memory._rows import Rows, text_array
-from penstock.memory._slot import RingLayout, own_header, ring_header
+from penstock.memory._slot import RingLayout, marks_of, own_header, ring_header
 
+SPARE_COUNT: Final = 2
+"""The consumer holds one slot and requests another; the others are ready or being filled. With fewer than two of these
+left, workers would stand still while the consumer works."""
 CLOSED_MEANWHILE: Final = "This loader was closed while a batch was being taken from it."
 
 
@@ -73,6 +76,10 @@ class RingView:
         except IndexError:  # another thread closed the loader
             raise LoaderError(CLOSED_MEANWHILE) from None
 
+    def marks(self, slot: int) -> "memoryview[int]":
+        """Returns what the reader of a stream noted of a slot; see `marks_of`."""
+        return marks_of(self.header, slot)
+
 
 @final
 class Ring(RingView):
@@ -80,8 +87,8 @@ class Ring(RingView):
 
     Args:
         spec: The contents of a slot.
-        slot_count: How many slots; at least two.
-        spare_count: How many slots a hand-out must leave, or the batch is copied instead.
+        slot_count: How many slots; at least two, if any are handed out. A hand-out leaves `SPARE_COUNT` slots, or all
+            but two if those are fewer. Else the batch is copied.
         on_free: Called after a slot came back, from a finalizer: it takes no lock and does not fail. None for nothing.
         is_shared: Whether other processes write to it.
         step_count: Steps whose time is measured.
@@ -91,7 +98,6 @@ class Ring(RingView):
         self,
         spec: Spec,
         slot_count: int,
-        spare_count: int,
         on_free: Callable[[], None] | None,
         *,
         is_shared: bool = False,
@@ -100,7 +106,7 @@ class Ring(RingView):
         self._layout = RingLayout(spec, slot_count, step_count)
         self._spec = spec
         self._structure = spec.structure
-        self._most_leases = slot_count - spare_count
+        self._most_leases = slot_count - min(SPARE_COUNT, slot_count - 2)
         self._on_free = on_free
         self.file: MemoryFile | None = None
         """The memory, for workers in other processes to map; None if it is not shared."""

@@ -13,7 +13,7 @@ from penstock.memory._times import word_count
 
 TIMED_COUNT = 16
 """Workers that have time words of their own. Two workers that share words may lose a note, which does no harm."""
-_SLOT_WORDS = 4
+_SLOT_WORDS = 5
 ALIGNMENT_NBYTES = 64
 """A cache line. XLA needs this alignment to use memory without a copy."""
 
@@ -109,7 +109,7 @@ def ring_header(memory: mmap.mmap | bytearray, slot_count: int) -> "memoryview[i
     """Returns the header of a ring: 64-bit integers before the slots, which its workers share.
 
     - The first is the last generation that was given up.
-    - Four words a slot: three hold the outcome of a unit that reads a stream, and one counts units; see `count_place`.
+    - Five words a slot: four are the marks of a stream, see `marks_of`, and one counts units, see `count_place`.
     - Two of `RetryBudget.first_other`.
     - The last one is the recent time for a row in nanoseconds; 0 before the first row.
     """
@@ -120,9 +120,14 @@ def _header_nbytes_of(slot_count: int) -> int:
     return 8 * (4 + _SLOT_WORDS * slot_count)
 
 
-def outcome_place(slot: int) -> int:
-    """Returns the first of the three words in a header for the outcome of a unit that reads a stream; see `Outcome`."""
-    return 1 + _SLOT_WORDS * slot
+def marks_of(header: "memoryview[int]", slot: int) -> "memoryview[int]":
+    """Returns the words in a header by which the reader of a stream says what it wrote into a slot.
+
+    They are: elements in the slot; whether the epoch ended after them; the generation of the unit that wrote them; how
+    far the input of the stream was read for the last of them, see `Reader.consumed`.
+    """
+    start = 1 + _SLOT_WORDS * slot
+    return header[start : start + _SLOT_WORDS - 1]
 
 
 def count_place(slot: int) -> int:

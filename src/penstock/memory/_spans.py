@@ -1,4 +1,4 @@
-"""The layout of spans, in which elements of a stream wait for the workers."""
+"""What the reader of a stream fills: spans, in which elements wait for the workers, or batches as they are."""
 
 import pickle
 from collections.abc import Sequence
@@ -35,7 +35,6 @@ class SpanLayout:
         if self.has_objects:
             leaves.append(ArraySpec((size, 3), "int64"))
         leaves.append(ArraySpec((size,), "int64"))
-        leaves.append(ArraySpec((3,), "int64"))
         self.spec = Spec(tuple(leaves), _tree.flatten(tuple(leaves))[1])
         """The spec of the slot that holds a span."""
 
@@ -57,22 +56,18 @@ class SpanLayout:
         fetch = _Fetch(self, slots, shared).fetch if shared >= 0 and self.has_objects else None
         return Window([self.rows(slot) for slot in slots], self.size, fetch)
 
-    def objects(self, slot: Rows) -> list[Any]:
-        """Returns the arrays of a span that hold Python objects, one for each element."""
-        return [array[0] for array in slot.arrays if array.dtype == object]
-
     def packed(self, slot: Rows, start: int, stop: int) -> bytes:
         """Pickles text and ragged arrays of some elements, for another process."""
-        return dumps([array[start:stop] for array in self.objects(slot)], pickle.HIGHEST_PROTOCOL)
+        return dumps([array[start:stop] for array in objects_of(self.rows(slot))], pickle.HIGHEST_PROTOCOL)
 
     def note_place(self, slot: Rows, start: int, stop: int, place: Place) -> None:
         """Writes beside some elements the place of the bytes from `packed`."""
-        slot.arrays[-3][0][start:stop] = (*place, start)
+        slot.arrays[-2][0][start:stop] = (*place, start)
 
     @staticmethod
     def place(slot: Rows, row: int) -> tuple[Place, int]:
         """Returns the place of the bytes of an element, and the first element in them."""
-        offset, nbytes, start = slot.arrays[-3][0][row].tolist()
+        offset, nbytes, start = slot.arrays[-2][0][row].tolist()
         return Place(offset, nbytes), start
 
     @property
@@ -83,12 +78,38 @@ class SpanLayout:
     @staticmethod
     def consumed(slot: Rows) -> Any:
         """Returns how far the input of the stream was read for each element; see `Reader.consumed`."""
-        return slot.arrays[-2][0]
-
-    @staticmethod
-    def marks(slot: Rows) -> Any:
-        """Returns three integers: elements in the span, whether the epoch ended after them, and the generation."""
         return slot.arrays[-1][0]
+
+
+@final
+class BatchLayout:
+    """The layout of a slot that is handed out as it is: the rows of a batch, or one element.
+
+    Args:
+        spec: The spec of a batch, or of an element.
+        batch_size: Elements in a batch; 0 without batches.
+        slot_count: Slots.
+    """
+
+    def __init__(self, spec: Spec, batch_size: int, slot_count: int) -> None:
+        self.spec = spec
+        self.size = max(1, batch_size)
+        self.slot_count = slot_count
+        self._is_stacked = batch_size > 0
+
+    def rows(self, slot: Rows) -> Rows:
+        """Returns a slot as places of elements."""
+        return slot.parts() if self._is_stacked else slot
+
+    def set_filled(self, slot: Rows, count: int) -> None:
+        """Says how many elements were written into a batch."""
+        if self._is_stacked:
+            slot.set_extents(count)
+
+
+def objects_of(rows: Rows) -> list[Any]:
+    """Returns the arrays that hold Python objects, one for each element."""
+    return [array for array in rows.arrays if array.dtype == object]
 
 
 @final
@@ -113,7 +134,7 @@ class _Fetch:
             place, first = self._layout.place(slot, start)
             if first not in there:
                 values = pickle.loads(read_bytes(self._shared, place))
-                for array, found in zip(self._layout.objects(slot), values, strict=True):
+                for array, found in zip(objects_of(self._layout.rows(slot)), values, strict=True):
                     array[first : first + len(found)] = found
                 there.add(first)
             start = self._next(slot, start, place)

@@ -62,7 +62,7 @@ class Answer(NamedTuple):
     failures: list[Sequence[Failure]]
     """For each unit the elements that it set aside."""
     rows: list[Any]
-    """The rows of all units together; see `BatchProgram.take_rows`. Views of the object store, where they are large."""
+    """The rows of all units together; see `Program.take_rows`. Views of the object store, where they are large."""
     row_s: float
     """How long a worker takes for a row."""
     times: npt.NDArray[np.int64]
@@ -144,7 +144,7 @@ class Agent:
 
         Args:
             number: That of the program.
-            place: The rows of all units in a slot; see `BatchProgram.slot_rows`.
+            place: The rows of all units in a slot; see `ParallelProgram.slot_rows`.
             units: The units, as tuples.
         """
         program = self._future(number).result()
@@ -174,7 +174,7 @@ class _Program:
     ) -> None:
         # The structure does not matter here, and may be a class of the user's.
         self._spec = Spec.of(tuple(opening.leaves))
-        self._ring = Ring(self._spec, SHARE_COUNT, 0, None, is_shared=True, step_count=opening.step_count)
+        self._ring = Ring(self._spec, SHARE_COUNT, None, is_shared=True, step_count=opening.step_count)
         self._times = self._ring.total_times()
         self._slots: dict[int, int] = {}
         """By thread."""

@@ -11,7 +11,7 @@ import ray
 
 from penstock.base._errors import ArgumentError, MemoryLimitError
 from penstock.base._units import size_text
-from penstock.lower._batches import BatchProgram
+from penstock.lower._batches import ParallelProgram
 from penstock.lower._program import Program
 from penstock.memory._part_memory import PartMemory
 from penstock.memory._ring import Ring
@@ -58,7 +58,7 @@ class RayExecutor(Executor):
     def begin(self, program: Program, ring: Ring, inputs: Ring | PartMemory | None = None) -> None:
         """Puts the program into the object store. Each agent fetches it when it gets its first share."""
         assert self._payload is not None
-        assert isinstance(program, BatchProgram)
+        assert isinstance(program, ParallelProgram)
         payload = ray.put((self._payload.data, self._payload.arrays))
         self._payload = None
         task = self._task = RayTask(payload, self._receiver, program, ring, self._timeout_s, self._events)

@@ -8,7 +8,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from penstock.lower._batches import BatchProgram
+from penstock.lower._batches import ParallelProgram
 from penstock.lower._program import Unit
 from penstock.memory._ring import Ring
 from penstock.memory._rows import owned
@@ -39,7 +39,7 @@ class RayTask(Task):
         self,
         payload: Any,
         receiver: ClientReceiver,
-        program: BatchProgram,
+        program: ParallelProgram,
         ring: Ring,
         timeout_s: float,
         lines: list[str],

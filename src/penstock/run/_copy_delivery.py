@@ -79,13 +79,10 @@ class CopyDelivery(DeliveryBase):
         program: Tells the number and the size of batches.
         copies: The copies that fill them.
         slot_count: Slots in the ring.
-        spare_count: Slots that a hand-out must leave unleased.
         thread_count: Threads that copy.
     """
 
-    def __init__(
-        self, program: ParallelProgram, copies: CopyPlan, *, slot_count: int, spare_count: int, thread_count: int
-    ) -> None:
+    def __init__(self, program: ParallelProgram, copies: CopyPlan, *, slot_count: int, thread_count: int) -> None:
         super().__init__()
         self._program = program
         self._copies = copies
@@ -116,7 +113,7 @@ class CopyDelivery(DeliveryBase):
         self._tables: list[PartLoader] = []
         self._loaders: dict[int, PartLoader] = {}
         """That of each array in parts."""
-        self.ring = Ring(program.spec, slot_count, spare_count, None)  # `take` looks for slots that came back
+        self.ring = Ring(program.spec, slot_count, None)  # `take` looks for slots that came back
         with starting_threads():
             self._engine = Engine(thread_count)
         try:

@@ -10,14 +10,17 @@ Guarantees, beside those of the scheduler.
 - Ctrl-C costs nothing. It can strike the consumer between any two bytecodes of `take`, also between the removal of a
   batch from the order and its hand-out. So `take` is passed the position of the batch, and seeks it if another is next.
   A seek also finds slots that Ctrl-C lost (`Ring.reclaim`). Units are issued on workers, where no interrupt comes.
+- If the reader of a stream fills the batches, there are no units, and the consumer has the scheduler look. The
+  scheduler moves its position on before it takes a slot. So a batch that Ctrl-C loses there is sought, too.
 
 Each wait, and what ends it. The consumer waits in `_listen`. A batch ends it, an error in the place of a batch, the
-end of the epoch, `close`, Ctrl-C, or the deadline. It waits for a token in `_wakeup`, which a thread puts when the
-batch is ready. One token too many makes it look once more. `_join` waits for workers, at most as long as it is told.
-Workers wait for units: see the executors.
+end of the epoch, `close`, Ctrl-C, or the deadline. It waits for a token in `_tokens`, which a thread puts when the
+batch may be ready. One token too many makes it look once more. `_join` waits for workers, at most as long as it is
+told. Workers wait for units: see the executors.
 """
 
 import contextlib
+import functools
 import itertools
 import math
 import os
@@ -30,8 +33,9 @@ from typing import Final, final
 
 from penstock.base._errors import DeadlineError, WorkerError
 from penstock.base._tree import Tree
-from penstock.lower._batches import BatchProgram
-from penstock.lower._program import Outcome, Position, Unit, UnitResult
+from penstock.lower._analysis import guards_of
+from penstock.lower._batches import ParallelProgram
+from penstock.lower._program import Position, Unit, UnitResult
 from penstock.memory._part_memory import PartMemory
 from penstock.memory._ring import Ring
 from penstock.memory._rows import Window
@@ -44,7 +48,7 @@ from penstock.report._lanes import Lane
 from penstock.run._consumer import END_OF_EPOCH, DeliveryBase
 from penstock.run._feed import Feed
 from penstock.run._lanes import lane_of
-from penstock.run._quarantine import Quarantine, is_guarded, note_end_of_stream, why_not_set_aside
+from penstock.run._quarantine import Quarantine, why_not_set_aside
 from penstock.run._scheduler import PendingBatch, Scheduler
 from penstock.run._unit_runner import LocalClient
 from penstock.run.executors._executor import Client, Executor, clear_own_frames
@@ -63,8 +67,7 @@ class Delivery(DeliveryBase, LocalClient):
     Args:
         program: The program of the batches.
         slot_count: Slots in the ring.
-        spare_count: Slots that a hand-out must leave unleased.
-        make_executor: Makes the executor, given its client.
+        make_executor: Makes the executor, given its client; None if the feed fills the slots of its own ring.
         make_feed: For a program above a stream: makes its feed.
         make_parts: For sources with parts: makes what decodes them ahead.
         timeout_s: How long a worker may stand still.
@@ -74,10 +77,9 @@ class Delivery(DeliveryBase, LocalClient):
 
     def __init__(
         self,
-        program: BatchProgram,
+        program: ParallelProgram,
         slot_count: int,
-        spare_count: int,
-        make_executor: Callable[[Client], Executor],
+        make_executor: Callable[[Client], Executor] | None,
         make_feed: MakeFeed | None = None,
         make_parts: MakeParts | None = None,
         *,
@@ -87,44 +89,53 @@ class Delivery(DeliveryBase, LocalClient):
     ) -> None:
         DeliveryBase.__init__(self)
         LocalClient.__init__(self, program, timeout_s, threading.Lock())
-        self._program: BatchProgram = program
+        self._program: ParallelProgram = program
         self._quarantine = quarantine
         self._gives_rest = gives_rest
-        self._wakeup: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._is_awaited = False
+        self._tokens: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._crashes: dict[tuple[int, int], BaseException] = {}
         """Errors of elements that crash workers, by generation and row, until they are set aside."""
         self._feed: Feed | None = None
         self._parts: PartFeed | None = None
-        # Made last: from here on, workers may call.
-        self._executor = executor = make_executor(self)
-        self._stops = [executor.request_stop]
+        self._is_filled_by_feed = make_executor is None
+        self._stops: list[Callable[[], None]] = []
+        sets_aside = bool(guards_of(program.node))  # the unit of such an element runs again without it
+        wake: Callable[[], None] = functools.partial(_wake, self._tokens)
+        shared: SharedFile | None = None
         try:
+            # Made last: from here on, workers may call.
+            if make_executor is not None:
+                self._executor = make_executor(self)
+                self._stops.append(self._executor.request_stop)
+                wake, shared = self._executor.wake, self._executor.shared
             if make_feed is not None:
-                self._feed = make_feed(executor.wake, executor.shared, self._lock)
+                self._feed = make_feed(wake, shared, self._lock)
                 self._stops.append(self._feed.stop_workers)
             if make_parts is not None:
-                self._parts = make_parts(executor.wake, self._lock)
+                self._parts = make_parts(wake, self._lock)
                 self._stops.append(self._parts.stop_workers)
-            self.ring = Ring(
-                program.spec,
-                slot_count,
-                spare_count,
-                executor.wake,
-                is_shared=executor.reach != "thread",
-                step_count=program.step_count,
-            )
+            if self._feed is not None and make_executor is None:
+                self._executor, self.ring = self._feed.executor, self._feed.ring
+            else:
+                self.ring = Ring(
+                    program.spec,
+                    slot_count,
+                    wake,
+                    is_shared=self._executor.reach != "thread",
+                    step_count=program.step_count,
+                )
             self._scheduler = Scheduler(
                 program,
                 self.ring.free,
-                self._feed.schedule if self._feed else None,
-                self._feed.consumed_at if self._feed else None,
-                self._parts,
+                *((self._feed.schedule, self._feed.consumed_at) if self._feed else ()),
+                parts=self._parts,
+                spans_are_batches=self._is_filled_by_feed,
                 gives_rest=gives_rest,
-                redoes_crashes=executor.reach != "thread" and quarantine is not None and is_guarded(program),
+                redoes_crashes=self._executor.reach != "thread" and quarantine is not None and sets_aside,
             )
-            inputs = self._feed.ring if self._feed else self._parts.memory if self._parts else None
-            executor.begin(program, self.ring, inputs)
+            if make_executor is not None:
+                inputs = self._feed.ring if self._feed else self._parts.memory if self._parts else None
+                self._executor.begin(program, self.ring, inputs)
         except BaseException:  # no memory, no descriptor, Ctrl-C, or closed meanwhile: nothing else stops the workers
             self.stop_workers()
             raise
@@ -141,15 +152,12 @@ class Delivery(DeliveryBase, LocalClient):
         """Returns units for the slots that are free, as far as workers would be idle."""
         executor = self._executor
         units = self._scheduler.issue(executor.queue_target, executor.worker_count, self.ring.header[-1] / 1e9)
-        if self._scheduler.given_up > self.ring.header[0]:
-            self.ring.give_up(self._scheduler.given_up)
         if self._feed is not None and self._feed.schedule.is_stirred:
             self._feed.stir()
         if self._parts is not None and self._parts.is_stirred:
             self._parts.stir()
-        if self._is_awaited and self._scheduler.is_head_ready:
-            self._is_awaited = False
-            self._wakeup.put(None)
+        if self._scheduler.is_head_ready:
+            _wake(self._tokens)
         return units
 
     def _is_wanted(self, unit: Unit) -> bool:
@@ -172,11 +180,8 @@ class Delivery(DeliveryBase, LocalClient):
             clear_own_frames(error)  # before the lock, because freed objects may run code of the user
             if unit.is_poisoned and crashed:
                 error.add_note(why_not_set_aside(self._program, unit))
-            elif self._program.is_serial and self._quarantine is not None:
-                note_end_of_stream(error)
         with self._lock:
-            outcome = Outcome.read(self.ring.header, unit.slot) if self._program.is_serial else None
-            again = self._scheduler.finished(unit, error, outcome, crashed=crashed)
+            again = self._scheduler.finished(unit, error, crashed=crashed)
             if again and again[0].is_poisoned and error is not None:
                 self._crashes[unit.generation, unit.start] = error
             return again + self._issue()
@@ -207,7 +212,8 @@ class Delivery(DeliveryBase, LocalClient):
         if self._scheduler.head_position == position:
             return
         self._scheduler.abandon()
-        self.ring.give_up(self._scheduler.given_up)
+        if not self._is_filled_by_feed:  # else these are no generations of units
+            self.ring.give_up(self._scheduler.given_up)
         # Slots of ready batches come back now, the others with the last unit of their batch.
         self.ring.reclaim(self._scheduler.busy_slots)
         self._executor.wake()  # a worker that looks now waits for the lock
@@ -248,19 +254,19 @@ class Delivery(DeliveryBase, LocalClient):
                 self.require_open()
             if self._scheduler.head_position != position:
                 self._seek(position)
-            self._is_awaited = not self._scheduler.is_head_ready
-            if self._is_awaited:
-                return None
-            return self._scheduler.take()
+            if self._is_filled_by_feed:
+                self._issue()
+            return self._scheduler.take() if self._scheduler.is_head_ready else None
 
     def _listen(self, seconds: float) -> bool:
         """Waits for a token. Returns whether one came."""
-        for _ in range(1 if self._feed is None else math.ceil(seconds / LOOK_S)):
+        feed = None if self._is_filled_by_feed else self._feed
+        for _ in range(1 if feed is None else math.ceil(seconds / LOOK_S)):
             with contextlib.suppress(queue.Empty):
-                self._wakeup.get(timeout=seconds if self._feed is None else min(seconds, LOOK_S))
+                self._tokens.get(timeout=seconds if feed is None else min(seconds, LOOK_S))
                 return True
-            if self._feed is not None:
-                self._feed.look()
+            if feed is not None:
+                feed.look()
         return False
 
     # Reports.
@@ -286,7 +292,8 @@ class Delivery(DeliveryBase, LocalClient):
         stacks = self._executor.stuck()
         if self._feed is not None:
             places.append(self._feed.place())
-            stacks += self._feed.stuck()
+        if self._feed is not None and not self._is_filled_by_feed:
+            stacks += self._feed.executor.stuck()
         if self._parts is not None:
             stacks += self._parts.stuck()
         at = "; ".join(places) or "the sources"
@@ -298,7 +305,11 @@ class Delivery(DeliveryBase, LocalClient):
 
     def lanes(self, delivered: float = 0, first: int = 0) -> list[Lane]:
         """See `DeliveryBase.lanes`."""
-        executor = self._executor
+        executor, rows = self._executor, 0 if delivered else self._program.rows_per_batch
+        stream_first = first + len(list(walk(self._program.node))) - 1  # below a chain of steps, and an inlet
+        if self._feed is not None and self._is_filled_by_feed:
+            reader, *stages = self._feed.lanes(delivered, stream_first, rows)
+            return [replace(reader, first=first), *stages]  # it runs the step above, too
         times = self.ring.total_times()
         if self._parts is not None:
             times = times + self._parts.ring.total_times()
@@ -307,15 +318,11 @@ class Delivery(DeliveryBase, LocalClient):
             times,
             executor.available_count,
             delivered,
-            rows_per_batch=0 if delivered else self._program.rows_per_batch,
-            is_serial=self._program.is_serial,
+            rows_per_batch=rows,
             reach=executor.reach,
             first=first,
         )
-        if self._feed is None:
-            return [own]
-        above_count = len(list(walk(self._program.node))) - 1  # a chain of steps, and an inlet
-        return [own, *self._feed.lanes(own.batches, first + above_count)]
+        return [own, *(self._feed.lanes(own.batches, stream_first) if self._feed else [])]
 
     def tasks(self) -> list[str]:
         """Returns the workers of all parts; see `Executor.tasks`."""
@@ -335,7 +342,7 @@ class Delivery(DeliveryBase, LocalClient):
                 self._feed.request_stop()
             if self._parts is not None:
                 self._parts.request_stop()
-            self._wakeup.put(None)
+            self._tokens.put(None)
 
     def _join(self, timeout_s: float) -> bool:
         ends_at = time.monotonic() + timeout_s
@@ -349,3 +356,9 @@ class Delivery(DeliveryBase, LocalClient):
             self.ring.release()
             self._close_runners()
         return ended
+
+
+def _wake(tokens: "queue.SimpleQueue[None]") -> None:
+    """Makes a consumer that waits look. Called after the change that it looks for; takes no lock."""
+    if tokens.empty():  # one that is there already is taken after this change, too
+        tokens.put(None)

@@ -2,60 +2,48 @@
 
 A plan over a stream is cut in two (`lower/_rewrite.cut`). The part below the cut runs here, on one worker of its own.
 The worker writes elements into spans (`_span_schedule.py`). The part above is an ordinary program. Its units read their
-elements from the spans, on any worker, in any order, and again after a failure.
+elements from the spans, on any worker, in any order, and again after a failure. If nothing is left to do above, spans
+are batches, and the delivery hands them out.
 
 Which thread writes what. The feed shares the one lock of its `Delivery`. With it held, the feed changes the schedule of
 the spans, and so does the delivery's scheduler. The feed calls nothing of the delivery. It wakes the executor of the
-delivery, whose worker then asks for units.
+delivery, whose worker then asks for units; or the consumer, if there is no such executor.
 
 Each wait, and what ends it. `close` waits for the worker, at most as long as it is told. The worker may wait to ask a
 server again: `Ring.give_up` ends that. It may wait in the user's generator, which nothing can end: then a thread is
-left behind, see `DeadlineError`. Or it waits for a batch of a stage, see `_start.py`.
+left behind, see `DeadlineError`. Or it waits for a batch of a stage, see `_stage_reader.py`.
 """
 
 import functools
-import os
 import threading
 import time
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Protocol, final
+from typing import Final, final
 
+from penstock.base._errors import DeadlineError, WorkerError
 from penstock.base._reach import Reach
 from penstock.lower._batches import FIRST_UNIT_ROWS, UNIT_S
 from penstock.lower._program import Unit, UnitResult
-from penstock.lower._streams import ElementSequence, FeedProgram
+from penstock.lower._streams import FeedProgram
 from penstock.memory._ring import Ring
 from penstock.memory._rows import Window
 from penstock.memory._shared import Place, SharedFile
-from penstock.plan._node import Node
+from penstock.memory._spans import SpanLayout
+from penstock.plan._node import Elements, Node
 from penstock.plan._text import place_of
 from penstock.report._lanes import Lane
-from penstock.run._consumer import DeliveryBase
 from penstock.run._lanes import lane_of
-from penstock.run._quarantine import Quarantine, note_end_of_stream
+from penstock.run._quarantine import Quarantine
 from penstock.run._span_schedule import SpanSchedule
+from penstock.run._stage_reader import StageReader, close_stages
 from penstock.run._unit_runner import LocalClient
 from penstock.run.executors._executor import Client, Executor, clear_own_frames
 
 AHEAD_COUNT: Final = 2
 """Units under way, so that the worker of the feed need not wait for the next."""
-
-
-class Stage(ElementSequence, Protocol):
-    """A part of a feed that runs on workers; see `_start.py`."""
-
-    waited_s: float
-    """How long the feed waited for its elements."""
-
-    @property
-    def delivery(self) -> DeliveryBase:
-        """The workers."""
-
-    def lanes(self, delivered: float, first: int) -> list[Lane]:
-        """Returns what the workers did; see `DeliveryBase.lanes`."""
 
 
 @final
@@ -66,7 +54,7 @@ class Feed(LocalClient):
         program: The part of the stream that the feed reads.
         stages: The parts of it that run on workers, by their places in the order of `uses`.
         make_executor: Makes the executor, of one worker.
-        wake: Wakes the executor of the delivery. Takes no lock.
+        wake: Wakes the executor of the delivery, or its consumer. Takes no lock.
         shared: Where other processes that read the spans find text and ragged arrays; None if there are none.
         lock: The lock of the delivery.
         quarantine: Receives the elements that are set aside, if the plan has guards.
@@ -76,7 +64,7 @@ class Feed(LocalClient):
     def __init__(
         self,
         program: FeedProgram,
-        stages: "Mapping[int, Stage]",
+        stages: Mapping[int, StageReader],
         make_executor: Callable[[Client], Executor],
         wake: Callable[[], None],
         shared: SharedFile | None,
@@ -88,27 +76,30 @@ class Feed(LocalClient):
         self._program: FeedProgram = program
         self._stages = stages
         self._layout = program.layout
+        self._spans = program.layout if isinstance(program.layout, SpanLayout) else None
+        """None if spans are batches."""
         self._quarantine = quarantine
         self._shared = shared
         self._wake = wake
-        self._pid = os.getpid()
         self._closed = False
         self._places: defaultdict[int, list[Place]] = defaultdict(list)
         """For each slot, where text and ragged arrays of its span lie for other processes."""
-        self._executor = executor = make_executor(self)
-        self.schedule = SpanSchedule(self._layout.size, self._layout.slot_count, AHEAD_COUNT)
+        self.executor = executor = make_executor(self)
         self.stop_workers = functools.partial(
             _stop, weakref.ref(self), executor.request_stop, [weakref.ref(stage) for stage in stages.values()]
         )
         """For a finalizer: stops the worker, and holds neither this object nor the plan."""
         try:
+            slot_count = self._layout.slot_count
             self.ring = Ring(
                 program.spec,
-                self._layout.slot_count,
-                1,
-                _ignore,
+                slot_count,
+                executor.wake,
                 is_shared=shared is not None or executor.reach != "thread",
                 step_count=program.step_count,
+            )
+            self.schedule = SpanSchedule(
+                self._layout.size, self.ring.free, AHEAD_COUNT if self._spans is not None else slot_count
             )
             executor.begin(program, self.ring)
         except BaseException:
@@ -117,14 +108,17 @@ class Feed(LocalClient):
 
     # The executor's side: see `Client`.
 
-    def _inputs(self) -> "Mapping[int, Stage]":
-        return self._stages
+    def _inputs(self) -> Mapping[int, Callable[[int, int], Elements]]:
+        return {place: stage.sequence for place, stage in self._stages.items()}
 
     def _issue(self) -> list[Unit]:
         if self._closed:
             return []
-        row_s = self.ring.header[-1] / 1e9
-        units = self.schedule.issue(max(1, round(UNIT_S / row_s)) if row_s else FIRST_UNIT_ROWS)
+        row_count = self._layout.size  # a batch is handed out whole
+        if self._spans is not None:
+            row_s = self.ring.header[-1] / 1e9
+            row_count = max(1, round(UNIT_S / row_s)) if row_s else FIRST_UNIT_ROWS
+        units = self.schedule.issue(row_count)
         while self.schedule.freed:
             self._release_places(self.schedule.freed.pop())
         return units
@@ -145,14 +139,17 @@ class Feed(LocalClient):
             error = failure
         if error is not None:
             clear_own_frames(error)
-            if self._quarantine is not None:
-                note_end_of_stream(error)
+            if self._quarantine is not None and isinstance(error, (WorkerError, DeadlineError)):
+                error.add_note(
+                    "on_error= does not set it aside, because the elements of a stream after that are not known. Do "
+                    "what may end a process in a map(): then on_error= sets the element aside."
+                )
         with self._lock:
             ended = False
             if self.schedule.is_wanted(unit) and not self._closed:
-                marks = self._layout.marks(self.ring.rows(unit.slot))
+                marks = self.ring.marks(unit.slot)
                 # In another process the worker may be working on the next unit of this span.
-                stop = min(int(marks[0]), unit.stop)
+                stop = min(marks[0], unit.stop)
                 ended = bool(marks[1]) and stop < unit.stop
                 try:
                     self._arrived(unit, stop)
@@ -168,11 +165,11 @@ class Feed(LocalClient):
     def _arrived(self, unit: Unit, stop: int) -> None:
         """Notes that elements of a unit have arrived. Puts text and ragged arrays where other processes find them."""
         start = self.schedule.first_new_row(unit)
-        if self._shared is not None and self._layout.has_objects and start < stop:
+        if self._shared is not None and self._spans is not None and self._spans.has_objects and start < stop:
             slot = self.ring.rows(unit.slot)
-            place = self._shared.put_bytes(self._layout.packed(slot, start, stop))
+            place = self._shared.put_bytes(self._spans.packed(slot, start, stop))
             self._places[unit.slot].append(place)
-            self._layout.note_place(slot, start, stop, place)
+            self._spans.note_place(slot, start, stop, place)
         self.schedule.arrived(unit, stop)
 
     def _release_places(self, slot: int) -> None:
@@ -187,72 +184,74 @@ class Feed(LocalClient):
 
         If Ctrl-C strikes in it, the schedule is still stirred, and the next worker of the delivery does it again.
         """
-        self._executor.wake()  # the worker waits for the lock
+        self.executor.wake()  # the worker waits for the lock
         self.ring.give_up(self.schedule.given_up)
         self.schedule.is_stirred = False
 
     def consumed_at(self, place: int) -> int:
         """Returns how far the input of the stream was read for the element at a place."""
-        number, row = divmod(place, self._layout.size)
-        return int(self._layout.consumed(self.ring.rows(number % self._layout.slot_count))[row])
+        slot = self.schedule.slot_of(place)
+        if self._spans is None:
+            return self.ring.marks(slot)[3]
+        return int(self._spans.consumed(self.ring.rows(slot))[place % self._spans.size])
 
-    def window(self) -> Window:
+    def window(self) -> Window | None:
         """Returns what a worker of this process reads from."""
-        return self._layout.window([self.ring.rows(slot) for slot in range(self._layout.slot_count)])
+        if self._spans is None:
+            return None
+        return self._spans.window([self.ring.rows(slot) for slot in range(self._spans.slot_count)])
 
     def look(self) -> None:
         """Notes the elements of a unit that still runs, for a consumer that waits. The next element may be slow."""
         with self._lock:
             unit = self.schedule.oldest()
-            if unit is None or self._closed or (self._executor.reach != "thread" and self._layout.has_objects):
+            if unit is None or self._closed or self._spans is None:
+                return
+            if self.executor.reach != "thread" and self._spans.has_objects:
                 return  # text and ragged arrays of another process come with the end of the unit
-            marks = self._layout.marks(self.ring.rows(unit.slot))
-            stop = min(int(marks[0]), unit.stop)
-            if int(marks[2]) != unit.generation or stop <= self.schedule.first_new_row(unit):
+            marks = self.ring.marks(unit.slot)
+            stop = min(marks[0], unit.stop)
+            if marks[2] != unit.generation or stop <= self.schedule.first_new_row(unit):
                 return
             self._arrived(unit, stop)
         self._wake()
 
     def deadline_s(self, timeout_s: float) -> float:
         """Returns how long nothing may arrive before the delivery gives up: longer than a stage takes to give up."""
-        own = self._executor.deadline_s(timeout_s)
+        own = self.executor.deadline_s(timeout_s)
         inner = [stage.delivery.deadline_s(timeout_s) for stage in self._stages.values()]
         return 1.5 * max(own, *inner) if inner else own
 
     def progress(self) -> object:
         """Returns a value that changes when the worker moves on."""
         inner = [stage.delivery.progress() for stage in self._stages.values()]
-        return self._executor.progress(), self.statuses(), inner
+        return self.executor.progress(), self.statuses(), inner
 
-    def lanes(self, delivered: float, first: int) -> list[Lane]:
-        """Returns what the worker did, and the workers of the stages; see `Delivery.lanes`."""
-        return feed_lanes(self._program.node, self.ring, self._stages, delivered, first, reach=self._executor.reach)
+    def lanes(self, delivered: float, first: int, rows_per_batch: int = 0) -> list[Lane]:
+        """Returns what the worker did, and the workers of the stages; see `lane_of`."""
+        return feed_lanes(
+            self._program.node, self.ring, self._stages, delivered, first, rows_per_batch, reach=self.executor.reach
+        )
 
     def tasks(self) -> list[str]:
         """Returns the worker, and those of the stages; see `Executor.tasks`."""
-        return [*self._executor.tasks(), *(task for stage in self._stages.values() for task in stage.delivery.tasks())]
+        return [*self.executor.tasks(), *(task for stage in self._stages.values() for task in stage.delivery.tasks())]
 
     def place(self) -> str:
         """Describes where the worker is, for the message of a deadline."""
         statuses = self.statuses()
         return place_of(statuses[0], self._program.node) if statuses else self._program.node.label
 
-    def stuck(self) -> list[str]:
-        """Returns the stack of the worker, if it runs a unit."""
-        return self._executor.stuck()
-
     def request_stop(self) -> None:
         """Makes the worker stop soon. Takes no lock, so a finalizer may call it."""
-        if self._pid == os.getpid():
-            self._closed = True
-            self.stop_workers()
+        self._closed = True
+        self.stop_workers()
 
     def close(self, timeout_s: float) -> bool:
-        """Stops, waits for the worker to end, and frees the memory. Returns whether it ended."""
-        self.request_stop()
+        """Waits for the worker to end after `request_stop`, and frees the memory. Returns whether it ended."""
         ends_at = time.monotonic() + timeout_s
-        ended = self._executor.join(timeout_s)
-        ended &= close_stages(self._stages, max(0.0, ends_at - time.monotonic()))
+        ended = self.executor.join(timeout_s)
+        ended &= close_stages(self._stages.values(), max(0.0, ends_at - time.monotonic()))
         if ended:
             self._close_runners()
             for slot in list(self._places):
@@ -261,28 +260,27 @@ class Feed(LocalClient):
         return ended
 
 
-def close_stages(stages: Mapping[int, Stage], timeout_s: float) -> bool:
-    """Stops the workers of stages, and waits for them. Returns whether all ended."""
-    ends_at = time.monotonic() + timeout_s
-    for stage in stages.values():
-        stage.delivery.request_stop()
-    ended = [stage.delivery.close(max(0.0, ends_at - time.monotonic())) for stage in stages.values()]
-    return all(ended)
-
-
 def feed_lanes(
-    node: Node, ring: Ring, stages: Mapping[int, Stage], delivered: float, first: int, *, reach: Reach | None
+    node: Node,
+    ring: Ring,
+    stages: Mapping[int, StageReader],
+    delivered: float,
+    first: int,
+    rows_per_batch: int = 0,
+    *,
+    reach: Reach | None,
 ) -> list[Lane]:
     """Returns what the one reader of a stream did, then what its stages did; see `lane_of`."""
-    own = lane_of(node, ring.total_times(), 1, delivered, is_serial=True, reach=reach, first=first)
+    times = ring.total_times()
+    own = lane_of(node, times, 1, delivered, rows_per_batch=rows_per_batch, reach=reach, first=first)
     # Waiting for the workers of stages is no work of its own, and does not limit the speed of the pipeline.
     waited_s = sum(stage.waited_s for stage in stages.values())
-    lanes = [lane for stage in stages.values() for lane in stage.lanes(delivered, first)]
+    lanes = [lane for stage in stages.values() for lane in stage.lanes(own.batches, first)]
     return [replace(own, wall_s=max(own.cpu_s, own.wall_s - waited_s)), *lanes]
 
 
 def _stop(
-    feed_ref: "weakref.ref[Feed]", stop_worker: Callable[[], None], stages: "Sequence[weakref.ref[Stage]]"
+    feed_ref: "weakref.ref[Feed]", stop_worker: Callable[[], None], stages: "Sequence[weakref.ref[StageReader]]"
 ) -> None:
     if (ring := getattr(feed_ref(), "ring", None)) is not None:  # ends a wait to ask a server again
         ring.give_up()
@@ -290,7 +288,3 @@ def _stop(
     for each in stages:
         if (stage := each()) is not None:
             stage.delivery.request_stop()
-
-
-def _ignore() -> None:
-    """Spans do not come back by themselves."""

@@ -17,12 +17,14 @@ from penstock.lower._program import Position, Unit, UnitResult
 from penstock.lower._rewrite import needed
 from penstock.lower._streams import FeedProgram
 from penstock.memory._ring import Ring
+from penstock.memory._spans import SpanLayout
 from penstock.plan._node import Node, walk
 from penstock.report._lanes import Lane
 from penstock.run._consumer import END_OF_EPOCH, DeliveryBase
-from penstock.run._feed import Stage, close_stages, feed_lanes
+from penstock.run._feed import feed_lanes
 from penstock.run._lanes import lane_of
 from penstock.run._quarantine import Quarantine
+from penstock.run._stage_reader import StageReader, close_stages
 from penstock.run._unit_runner import UnitRunner
 from penstock.run.executors._executor import clear_own_frames
 
@@ -36,7 +38,6 @@ class InlineDelivery(DeliveryBase):
         stream: The part below it that is read in order, if the plan is a stream. Its one span holds what a batch needs.
         stages: Parts of that which run apart, by their places in the order of `uses`; they were started.
         slot_count: Slots in the ring.
-        spare_count: Slots that a hand-out must leave unleased.
         timeout_s: How long reads of a server are repeated.
         gives_rest: Whether rows before an error are delivered; see `rest`.
         quarantine: Receives the elements that are set aside, if the plan has guards.
@@ -46,10 +47,9 @@ class InlineDelivery(DeliveryBase):
         self,
         program: ParallelProgram,
         stream: FeedProgram | None,
-        stages: Mapping[int, Stage],
+        stages: Mapping[int, StageReader],
         *,
         slot_count: int,
-        spare_count: int,
         timeout_s: float,
         gives_rest: bool,
         quarantine: Quarantine | None,
@@ -61,14 +61,14 @@ class InlineDelivery(DeliveryBase):
         self._next: Position | None = None
         self._generation = 0
         self._announcements = Announcements(program)
-        self.ring = Ring(program.spec, slot_count, spare_count, None, step_count=program.step_count)
+        self.ring = Ring(program.spec, slot_count, None, step_count=program.step_count)
         self._stream = None if stream is None else _Stream(stream, stages, timeout_s)
         window = None if self._stream is None else self._stream.window
         self._runner = UnitRunner(program, self.ring, isolation=seeded_globals, inputs=window, timeout_s=timeout_s)
 
     @property
     def stop_workers(self) -> Callable[[], object]:
-        """There are none; those of stages stop when they are dropped (`_start.py`)."""
+        """There are none; those of stages stop when they are dropped (`_stage_reader.py`)."""
         return bool
 
     def seek(self, position: Position, consumed: int = -1) -> None:
@@ -187,7 +187,7 @@ class InlineDelivery(DeliveryBase):
         """See `DeliveryBase.lanes`."""
         node, rows = self._program.node, self._program.rows_per_batch
         times = self.ring.total_times()
-        own = lane_of(node, times, 1, 0, rows_per_batch=rows, is_serial=False, reach=None, first=first)
+        own = lane_of(node, times, 1, 0, rows_per_batch=rows, reach=None, first=first)
         if self._stream is None:
             return [own]
         above_count = len(list(walk(node))) - 1  # a chain of steps, and an inlet
@@ -215,13 +215,15 @@ class _Stream:
         timeout_s: See `InlineDelivery`.
     """
 
-    def __init__(self, program: FeedProgram, stages: Mapping[int, Stage], timeout_s: float) -> None:
+    def __init__(self, program: FeedProgram, stages: Mapping[int, StageReader], timeout_s: float) -> None:
         self._program = program
         self._stages = stages
+        assert isinstance(program.layout, SpanLayout)
         self._layout = program.layout
-        self._ring = Ring(program.spec, program.layout.slot_count, 0, None, step_count=program.step_count)
+        self._ring = Ring(program.spec, program.layout.slot_count, None, step_count=program.step_count)
         self.window = self._layout.window([self._ring.rows(0)])
-        self._runner = UnitRunner(program, self._ring, isolation=seeded_globals, inputs=stages, timeout_s=timeout_s)
+        inputs = {place: stage.sequence for place, stage in stages.items()}
+        self._runner = UnitRunner(program, self._ring, isolation=seeded_globals, inputs=inputs, timeout_s=timeout_s)
         self._generation = 0
         self.begin(0, 0, -1)
 
@@ -244,7 +246,7 @@ class _Stream:
         self._generation += 1
         end = min(size, row + stop - self.filled)
         result = self._runner.run(Unit(self._epoch, span, row, end, 0, self._generation, origin=self._origin))
-        filled, is_last, _ = self._layout.marks(self._ring.rows(0)).tolist()
+        filled, is_last = self._ring.marks(0)[:2]
         self.filled = span * size + filled
         if is_last:
             self.length = self.filled
@@ -261,7 +263,7 @@ class _Stream:
 
     def close(self, timeout_s: float) -> bool:
         """Closes the stream and its stages, and frees the span. Returns whether the workers of the stages ended."""
-        ended = close_stages(self._stages, timeout_s)
+        ended = close_stages(self._stages.values(), timeout_s)
         self._runner.close()
         self.window.release()
         self._ring.release()

@@ -20,7 +20,6 @@ def lane_of(
     delivered: float,
     *,
     rows_per_batch: int = 0,
-    is_serial: bool,
     reach: Reach | None,
     first: int,
 ) -> Lane:
@@ -32,7 +31,6 @@ def lane_of(
         workers: How many they are.
         delivered: Batches delivered, if these workers do not fill them; else 0.
         rows_per_batch: Rows in a batch, if they do; else 0.
-        is_serial: Whether one worker does it, whatever the number that was asked for.
         reach: See `Lane`.
         first: The place of `node` in the whole plan.
     """
@@ -44,12 +42,10 @@ def lane_of(
         for number, (each, (count, seconds)) in enumerate(zip(walk(node), noted.steps, strict=True))
         if count
     )
-    # If one worker reads a stream into batches, the stream takes the time.
-    named = node.inputs[0] if is_serial and node.verb == "batch" else node
     return Lane(
-        label=named.label,
+        label=node.label,
         workers=workers,
-        is_serial=is_serial,
+        is_serial=node.access == "stream",  # which one worker reads, whatever the number that was asked for
         batches=noted.rows / rows_per_batch if rows_per_batch else delivered,
         wall_s=noted.wall_s,
         cpu_s=noted.cpu_s,

@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final, final
 
-from penstock.base._errors import DeadlineError, ElementError, WorkerError
+from penstock.base._errors import ElementError
 from penstock.base._printable import printable
 from penstock.base._trust import require_safe
-from penstock.lower._analysis import guards_of
-from penstock.lower._batches import BatchProgram, ParallelProgram
+from penstock.lower._batches import ParallelProgram
 from penstock.lower._program import Unit
 from penstock.plan._text import length_text
 from penstock.plan._tolerate import Failure
@@ -141,23 +140,9 @@ def require_appendable(mode: int) -> None:
         raise OSError(errno.EINVAL, "it is a link or a pipe. Name a file")
 
 
-def is_guarded(program: BatchProgram) -> bool:
-    """Returns whether an element that crashes workers can be set aside: its unit runs again without it."""
-    return not program.is_serial and bool(guards_of(program.node))
-
-
-def note_end_of_stream(error: BaseException) -> None:
-    """Adds to a crash or hang of the worker that reads a stream why `on_error` does not help."""
-    if isinstance(error, (WorkerError, DeadlineError)):
-        error.add_note(
-            "on_error= does not set it aside, because the elements of a stream after that are not known. Do what may "
-            "end a process in a map(): then on_error= sets the element aside."
-        )
-
-
-def why_not_set_aside(program: BatchProgram, unit: Unit) -> str:
+def why_not_set_aside(program: ParallelProgram, unit: Unit) -> str:
     """Explains why `on_error` did not help against an element that crashed workers."""
-    is_whole = isinstance(program, ParallelProgram) and program.row_count(unit.epoch, unit.index, unit.length) is None
+    is_whole = program.row_count(unit.epoch, unit.index, unit.length) is None
     if is_whole and not program.node.traits.is_hidden:
         return (
             f"on_error='replace' did not set it aside: batch {unit.index} of epoch {unit.epoch} is made in one piece "

@@ -14,25 +14,23 @@ Guarantees.
 
 Why a batch always comes: at least one slot is never the user's (`Ring.hand_out`). Either it is free, and `issue` uses
 it. Or units fill it, which an executor finishes or fails. Or it is filled and delivered.
+
+Above a stream, a batch is issued when its elements are there (`_span_schedule.py`). If spans are batches, such a batch
+has no units: it takes the slot of its span, and is ready.
 """
 
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, final
+from typing import Literal, NamedTuple, final
 
-from penstock.lower._batches import Announcements, BatchProgram
-from penstock.lower._program import Outcome, Position, Unit
+from penstock.lower._batches import Announcements, ParallelProgram
+from penstock.lower._program import Position, Unit
 from penstock.lower._rewrite import needed
 from penstock.plan._node import Node
 from penstock.run._span_schedule import Reading, SpanSchedule
 from penstock.run.parts._feed import PartFeed
-
-_NO_ORIGIN: Final = (-1, (0, 0))
-RowErrors = Sequence[tuple[int, BaseException]]
-"""Errors of a batch, each with the first row that is missing."""
-_NO_ERRORS: Final[RowErrors] = ()
 
 
 @final
@@ -66,6 +64,21 @@ class PendingBatch:
         return min(self.errors, key=lambda pair: pair[0])
 
 
+class _Elements(NamedTuple):
+    """The elements of a stream that a batch is made of. Without a stream there are none."""
+
+    base: int = 0
+    """See `Unit`."""
+    length: int = -1
+    """See `Unit`."""
+    needs: int | None = None
+    """See `PendingBatch`."""
+    consumed: int = -1
+    """See `PendingBatch`."""
+    errors: Sequence[tuple[int, BaseException]] = ()
+    """See `PendingBatch`."""
+
+
 @final
 class Scheduler:
     """Decides which units run, and which batch is next.
@@ -74,8 +87,9 @@ class Scheduler:
         program: The program of the batches.
         free: Slots that may be filled. Those that come back are appended to it.
         stream: The spans that the program reads, if it is above a stream.
-        parts: What decodes the parts of sources, ahead.
         consumed_at: Returns how far the input of the stream was read for the element at a place.
+        parts: What decodes the parts of sources, ahead.
+        spans_are_batches: Whether spans are handed out as they are, and the program runs no units.
         gives_rest: Whether the rows before an error are delivered.
         redoes_crashes: Whether a unit that crashed workers runs again, one element at a time. An element that crashes
             workers again is set aside.
@@ -83,12 +97,13 @@ class Scheduler:
 
     def __init__(
         self,
-        program: BatchProgram,
+        program: ParallelProgram,
         free: deque[int],
         stream: SpanSchedule | None = None,
-        consumed_at: Callable[[int], int] | None = None,
-        parts: PartFeed | None = None,
+        consumed_at: Callable[[int], int] = lambda place: -1,
         *,
+        parts: PartFeed | None = None,
+        spans_are_batches: bool = False,
         gives_rest: bool = False,
         redoes_crashes: bool = False,
     ) -> None:
@@ -97,6 +112,8 @@ class Scheduler:
         self._stream = stream
         self._consumed_at = consumed_at
         self._parts = parts
+        self._filled = stream if spans_are_batches else None
+        """The spans, if they are batches."""
         self._gives_rest = gives_rest
         self._redoes_crashes = redoes_crashes
         self.is_closed = False
@@ -107,8 +124,6 @@ class Scheduler:
         self._generation = 0
         self._cursor: Position | None = None
         """The batch that is issued next."""
-        self._resumed: tuple[int, tuple[int, int]] = _NO_ORIGIN
-        """The epoch that was started in its middle, and `Unit.origin` for it."""
         self._pending: dict[int, PendingBatch] = {}
         """Batches with units under way, by generation."""
         self._order: deque[PendingBatch] = deque()
@@ -136,9 +151,6 @@ class Scheduler:
             position: The batch.
             consumed: Streams: `consumed` of the batch before it, from another run; -1 if unknown.
         """
-        self._resumed = (
-            (position[0], (self._program.first_element(position[1]), consumed)) if consumed >= 0 else _NO_ORIGIN
-        )
         if self._stream is not None:
             self._begin_reading(self._stream, *position, consumed)
         if self._parts is not None:
@@ -150,15 +162,12 @@ class Scheduler:
         """Nothing is issued any more. One assignment, so no lock is needed."""
         self.is_closed = True
 
-    def finished(
-        self, unit: Unit, error: BaseException | None = None, outcome: Outcome | None = None, *, crashed: bool = False
-    ) -> list[Unit]:
+    def finished(self, unit: Unit, error: BaseException | None = None, *, crashed: bool = False) -> list[Unit]:
         """A unit is done. The last unit of a batch makes the batch ready.
 
         Args:
             unit: The unit.
             error: The error that it raised.
-            outcome: Its outcome, if the program is serial.
             crashed: Whether the error says that workers crashed or hung.
 
         Returns:
@@ -170,12 +179,11 @@ class Scheduler:
                 batch.remaining += len(again) - 1
                 self.unfinished_count += len(again) - 1
                 return again
-            rest = outcome.row_count if outcome is not None and self._gives_rest else 0
-            batch.errors.append((unit.start + rest, error))
+            batch.errors.append((unit.start, error))
         if batch.remaining > 1:
             batch.remaining -= 1
         else:
-            self._complete(batch, outcome)
+            self._complete(batch)
         self.unfinished_count -= 1
         return []
 
@@ -188,7 +196,7 @@ class Scheduler:
             return [unit._replace(start=row, stop=row + 1) for row in range(unit.start, unit.stop)]
         return [unit._replace(is_poisoned=True)] if redoes else []
 
-    def _complete(self, batch: PendingBatch, outcome: Outcome | None) -> None:
+    def _complete(self, batch: PendingBatch) -> None:
         del self._pending[batch.generation]
         self._release()
         if self._parts is not None:
@@ -196,30 +204,7 @@ class Scheduler:
         if batch.generation <= self.given_up:
             self._free.append(batch.slot)
             return
-        if outcome is not None and not self.is_closed:
-            self._continue_serial(batch, outcome)
         batch.remaining = 0  # last of all: if Ctrl-C strikes before, the batch never becomes ready
-
-    def _continue_serial(self, batch: PendingBatch, outcome: Outcome) -> None:
-        """Ends the epoch, if the unit of a serial stream found its end, or failed."""
-        batch.consumed = outcome.consumed
-        if not batch.errors and not outcome.is_last:
-            return
-        # Batches behind the end are not wanted. Units run in order, so none of them is ready.
-        self.given_up = self._generation
-        while self._order[-1] is not batch:
-            self._order.pop()
-        self._cursor = None
-        if batch.errors:
-            return
-        position = batch.position
-        if not outcome.row_count:
-            batch.is_end = True
-            self._free.append(batch.slot)
-        elif self._program.batch_count is None:
-            position = batch.epoch, batch.index + 1
-            self._order.append(PendingBatch(*position, slot=-1, generation=self._generation, remaining=0, is_end=True))
-        self._cursor = self._program.next_position(*position, is_last=True)
 
     # Decisions.
 
@@ -239,8 +224,9 @@ class Scheduler:
 
     @property
     def busy_slots(self) -> set[int]:
-        """Slots that units may write to."""
-        return {batch.slot for batch in self._pending.values()}
+        """Slots that units may write to, and those of spans that are batches."""
+        spans = set() if self._filled is None else self._filled.slots
+        return spans | {batch.slot for batch in self._pending.values()}
 
     @property
     def waiting_for(self) -> Position:
@@ -266,45 +252,38 @@ class Scheduler:
         while self._cursor is not None and self.unfinished_count < target and not self.is_closed:
             if not self._free and self._stream is None:
                 break  # at once, because this runs for each unit
-            end_count = sum(batch.is_end for batch in self._order)
-            if self._program.is_serial and end_count > 1:
-                break  # else epochs without a batch would begin without end
-            base, length, errors = 0, -1, _NO_ERRORS
+            elements = _Elements()
             if self._stream is not None:
                 found = self._look(self._stream, *self._cursor)
                 if found == "wait":
                     self._release()  # the feed may wait for room
                     break
-                if found == "end" and end_count:
+                if found == "end" and any(batch.is_end for batch in self._order):
                     break  # else epochs without a batch would begin without end
-                if not isinstance(found, tuple):
+                if not isinstance(found, _Elements):
                     self._conclude(self._cursor, found)
                     continue
-                base, length, errors = found
+                if not self._free and self._filled is None:
+                    break
+                elements = found
             if self._parts is not None and not self._parts.is_ready():
                 break
-            try:
-                slot = self._free.pop()
-            except IndexError:
-                break
-            units += self._issue(self._cursor, slot, worker_count, row_s, base, length, errors)
+            units += self._issue(self._cursor, worker_count, row_s, elements)
         return units
 
-    def _issue(
-        self, position: Position, slot: int, worker_count: int, row_s: float, base: int, length: int, errors: RowErrors
-    ) -> Sequence[Unit]:
-        needs = self._first_needed(position)
-        consumed = self._consumed_after(position[1])
-        self._go_to(self._program.next_position(*position))
+    def _issue(self, position: Position, worker_count: int, row_s: float, elements: "_Elements") -> Sequence[Unit]:
+        base, length, needs, consumed, errors = elements
+        self._go_to(self._program.next_position(*position))  # before the slot is taken: see `Delivery`
+        slot = self._free.pop() if self._filled is None or needs is None else self._filled.hand_over(needs)
         self._generation += 1
         announce = self._announcements.after(position)
-        origin = self._resumed[1] if self._resumed[0] == position[0] else (0, 0)
-        whole = Unit(*position, 0, 1, slot, self._generation, announce, base, length, origin)
-        units = self._program.cut(whole, worker_count, row_s)
+        whole = Unit(*position, 0, 1, slot, self._generation, announce, base, length)
+        units = self._program.cut(whole, worker_count, row_s) if self._filled is None else []
         if self._parts is not None:
             self._parts.begin(self._generation)
         batch = PendingBatch(*position, slot, self._generation, len(units), [*errors], consumed, needs)
-        self._pending[self._generation] = batch
+        if units:
+            self._pending[self._generation] = batch
         self._order.append(batch)
         self.unfinished_count += len(units)
         return units
@@ -343,8 +322,8 @@ class Scheduler:
 
     def _look(
         self, stream: SpanSchedule, epoch: int, index: int
-    ) -> "tuple[int, int, RowErrors] | BaseException | Literal['wait', 'end']":
-        """Returns why there is no such batch, or for one whose elements are there `(base, length)` of its units.
+    ) -> "_Elements | BaseException | Literal['wait', 'end']":
+        """Returns the elements of a batch, if they are there, or why there is no such batch.
 
         With a batch whose last rows are missing comes the error of the stream.
         """
@@ -352,33 +331,25 @@ class Scheduler:
         node = self._program.at(reading.count)
         if node.length != math.inf and index >= (node.length or 0):
             return "end"
-        stop = self._needed(node, index)[1]
+        first, stop = self._needed(node, index)
+        needs = reading.base + first
         if stop <= reading.filled:
-            return reading.base, reading.count, _NO_ERRORS
+            consumed = self._consumed_at(reading.base + stop - 1) if stop > first else -1
+            return _Elements(reading.base, reading.count, needs, consumed)
         if reading.error is None:
             return "wait" if reading.count < 0 else self._program.shortage(epoch, index, reading.count)
         if self._gives_rest:
             row_count, length = self._program.rest(index, reading.filled)
             if row_count:
-                return reading.base, length, [(row_count, reading.error)]
+                return _Elements(reading.base, length, needs, errors=[(row_count, reading.error)])
         return reading.error
-
-    def _first_needed(self, position: Position | None) -> int | None:
-        """Returns the place of the first element that a batch, and all batches after it, need."""
-        if self._reading is None or position is None:
-            return None
-        return self._reading.base + self._needed(self._program.node, position[1])[0]
-
-    def _consumed_after(self, index: int) -> int:
-        if self._reading is None or self._consumed_at is None:
-            return -1
-        first, stop = self._needed(self._program.at(self._reading.count), index)
-        return self._consumed_at(self._reading.base + stop - 1) if stop > first else -1
 
     def _release(self) -> None:
         """Tells the stream which elements are not needed any more."""
-        if self._stream is not None:
-            needs = [batch.needs for batch in self._pending.values()]
-            found = [place for place in (*needs, self._first_needed(self._cursor)) if place is not None]
-            if found:
-                self._stream.release(min(found))
+        if self._stream is None:
+            return
+        needs = [batch.needs for batch in self._pending.values() if batch.needs is not None]
+        if self._reading is not None and self._cursor is not None:
+            needs.append(self._reading.base + self._needed(self._program.node, self._cursor[1])[0])
+        if needs:
+            self._stream.release(min(needs))

@@ -4,9 +4,13 @@ This is a state machine without threads, locks, clocks or waits. Its events are:
 unit is finished, elements are not needed any more. Its decisions are the units to issue and the slots that are free.
 
 A stream is read by one worker in order, into *spans* of `size` elements each. Spans are numbered from the first to the
-last that the feed ever fills. Span number `n` lies in slot `n % slot_count`. A *place* is the number of an element
-among those of all spans: element `i` of a reading has place `reading.base + i`. Spans become free in the order of their
-numbers, when the batches need nothing of them any more and no unit writes to them.
+last that the feed ever fills. A *place* is the number of an element among those of all spans: element `i` of a reading
+has place `reading.base + i`.
+
+A slot that holds a span comes back in one of two ways.
+- Spans become free in the order of their numbers, when the batches need nothing of them any more and no unit writes to
+  them. The slot that came back first is taken first, so span number `n` lies in slot `n % slot_count`.
+- If spans are batches, the scheduler hands them over (`hand_over`), and their slots come back as leases end.
 """
 
 from collections import deque
@@ -46,6 +50,7 @@ class _Span:
     reading: Reading
     index: int
     """Its number among the spans of its epoch."""
+    slot: int
     issued: int
     """Rows up to this one are in units."""
     pending: int = 0
@@ -58,13 +63,13 @@ class SpanSchedule:
 
     Args:
         size: Elements in a span.
-        slot_count: Slots for spans.
+        free: Slots that may be filled. Those that come back are put to its left, and leases that end to its right.
         ahead_count: Units under way at most.
     """
 
-    def __init__(self, size: int, slot_count: int, ahead_count: int) -> None:
+    def __init__(self, size: int, free: deque[int], ahead_count: int) -> None:
         self._size = size
-        self._slot_count = slot_count
+        self._free = free
         self._ahead_count = ahead_count
         self.reading: Reading | None = None
         """The reading under way."""
@@ -117,25 +122,52 @@ class SpanSchedule:
                 if stop <= span.issued:
                     break
             self._generation += 1
-            slot = span.number % self._slot_count
-            unit = Unit(reading.epoch, span.index, span.issued, stop, slot, self._generation, origin=reading.origin)
+            unit = Unit(
+                reading.epoch, span.index, span.issued, stop, span.slot, self._generation, origin=reading.origin
+            )
             units.append(unit)
             self._units[self._generation] = unit, span
             span.issued, span.pending = stop, span.pending + 1
         return units
 
     def _new_span(self, reading: Reading) -> _Span | None:
-        while self._spans and self._spans[0].number < self._needed_from and not self._spans[0].pending:
-            self.freed.append(self._spans.popleft().number % self._slot_count)
-        oldest = self._spans[0].number if self._spans else self._next_number
-        if self._next_number - oldest >= self._slot_count:
+        self._drop()
+        if not self._free:
             return None
         index = self._next_number - reading.base // self._size
         first = max(0, reading.filled - index * self._size)
-        span = _Span(self._next_number, reading, index, first if first < self._size else 0)
+        span = _Span(self._next_number, reading, index, self._free.pop(), first if first < self._size else 0)
         self._next_number += 1
         self._spans.append(span)
         return span
+
+    def _drop(self) -> None:
+        """Frees the slots of the spans that are not needed any more."""
+        while self._spans and self._spans[0].number < self._needed_from and not self._spans[0].pending:
+            slot = self._spans.popleft().slot
+            self.freed.append(slot)
+            self._free.appendleft(slot)
+
+    def slot_of(self, place: int) -> int:
+        """Returns the slot of an element that is there and needed."""
+        return self._spans[place // self._size - self._spans[0].number].slot
+
+    @property
+    def slots(self) -> set[int]:
+        """Slots that hold spans."""
+        return {span.slot for span in self._spans}
+
+    def hand_over(self, place: int) -> int:
+        """Returns the slot of the oldest span that is needed, whose elements from `place` on are there.
+
+        From now on, it belongs to the caller.
+        """
+        self._needed_from = number = place // self._size
+        self._drop()
+        span = self._spans.popleft()
+        assert span.number == number
+        self._needed_from += 1
+        return span.slot
 
     def is_wanted(self, unit: Unit) -> bool:
         """Returns whether a unit belongs to what is being read."""

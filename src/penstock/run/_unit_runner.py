@@ -93,9 +93,9 @@ class UnitRunner:
         count = 0
         try:
             before = exchanged(budget)
-            out = self._memory.rows(unit.slot)
-            count = self._program.run(self._reader, unit, out)
+            count = self._program.run(self._reader, unit, self._memory)
             if self._carries_rows:
+                out = self._memory.rows(unit.slot)
                 rows = self._program.take_rows(unit, out, is_shared=self._reach == "process")
         except UnwantedError:
             pass
@@ -103,8 +103,6 @@ class UnitRunner:
             error = caught
         finally:
             exchanged(before)
-            if (outcome := self._program.outcome(self._reader)) is not None:
-                outcome.write(header, unit.slot)
             wall_s = time.perf_counter() - began
             # A server takes as long for many rows as for one, so waiting for it says nothing about the size of units.
             seconds = max(0.0, wall_s - budget.waited_s)

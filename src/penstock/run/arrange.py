@@ -8,23 +8,23 @@ rest of an epoch with other batches, is another arrangement.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, final
 
 from penstock import native
 from penstock.lower._analysis import Analysis, analyse, lower
-from penstock.lower._batches import BatchProgram, ParallelProgram, require_shares
+from penstock.lower._batches import ParallelProgram, require_shares
 from penstock.lower._budget import budget
 from penstock.lower._copies import CopyPlan
 from penstock.lower._parts import PartProgram
-from penstock.lower._program import Program
 from penstock.lower._rewrite import with_own_rows
 from penstock.lower._share import Share
 from penstock.lower._stages import Stage, StreamParts, divide
-from penstock.lower._streams import FeedProgram, SerialProgram
+from penstock.lower._streams import FeedProgram
 from penstock.memory._budget import Budget, overhead_nbytes
 from penstock.memory._slot import SlotLayout
+from penstock.memory._spans import BatchLayout, SpanLayout
 from penstock.plan._batch import are_side_by_side
 from penstock.plan._node import Node, walk
 from penstock.plan._own_rows import OwnRows
@@ -42,46 +42,77 @@ LEAST_ROOM_NBYTES: Final = 64 << 20
 
 @final
 @dataclass(frozen=True)
+class StreamPart:
+    """The one worker, or the caller, that reads the steps of a stream in order, ahead of the workers above."""
+
+    facts: Analysis
+    """These steps."""
+    program: FeedProgram
+    crew: Crew
+    stages: "Mapping[Stage, Part]"
+    """What it takes from other parts."""
+
+    @property
+    def slot_count(self) -> int:
+        """Spans."""
+        return self.program.layout.slot_count
+
+
+@final
+@dataclass(frozen=True)
+class DecodePart:
+    """Workers that decode the parts of sources, ahead of the workers that fill batches."""
+
+    program: PartProgram
+    crew: Crew
+
+    @property
+    def slot_count(self) -> int:
+        """One for each that is being decoded, and one more."""
+        return self.crew.worker_count + 1
+
+
+@final
+@dataclass(frozen=True)
 class Part:
     """Workers that fill a ring ahead of somebody who reads it. A plan with random access is one part."""
 
     facts: Analysis
     """The steps that the workers run."""
-    program: Program
+    program: ParallelProgram
     crew: Crew
     slot_count: int
     """Slots in the ring."""
-    stream: "Part | None" = None
-    """What reads the stream below in order, if the workers take elements from its spans."""
-    stages: "Mapping[int, Part]" = field(default_factory=dict)
-    """What such a reader takes from other parts, by their places in the order of `uses`."""
-    stage: Stage | None = None
-    """What this part is to such a reader."""
-    scratch_nbytes: int | None = None
-    """Scratch memory of a worker; None for that of one that reads by index."""
-    parts: "Part | None" = None
+    stream: StreamPart | None = None
+    """What reads the stream below in order, if there is one. The workers take elements from its spans."""
+    parts: DecodePart | None = None
     """What decodes parts of sources for the workers."""
     copies: CopyPlan | None = None
     """The copies that fill batches, if the plan only moves bytes and threads do it."""
 
-    def all(self) -> Iterator["Part"]:
+    @property
+    def is_filled_by_reader(self) -> bool:
+        """Whether the reader of the stream fills the ring itself, and there are no other workers."""
+        return self.stream is not None and self.crew is self.stream.crew
+
+    def all(self) -> Iterator["Part | StreamPart | DecodePart"]:
         """Yields this part, and those that it reads from."""
         yield self
         if self.stream is not None:
-            yield from self.stream.all()
-        for stage in self.stages.values():
-            yield from stage.all()
+            yield self.stream
+            for each in self.stream.stages.values():
+                yield from each.all()
         if self.parts is not None:
             yield self.parts
 
-    def batch_programs(self) -> list[BatchProgram]:
+    def batch_programs(self) -> list[ParallelProgram]:
         """The programs of this part and those below, but those that fill spans and open their sources themselves."""
-        return [each.program for each in self.all() if isinstance(each.program, BatchProgram)]
+        return [each.program for each in self.all() if isinstance(each, Part)]
 
     @property
     def process_count(self) -> int:
         """Worker processes. Those of the pool count once, however many parts of a plan use them."""
-        crews = [each.crew for each in self.all()]
+        crews = {each.crew for each in self.all()}
         pooled = max((each.process_count for each in crews if not each.choice.is_alone), default=0)
         return pooled + sum(each.choice.is_alone for each in crews)
 
@@ -95,27 +126,19 @@ class Part:
         """Adds up the memory."""
         program, crew, stream = self.program, self.crew, self.stream
         share = program.source_share
-        if isinstance(program, SerialProgram):
-            return budget(
-                self.facts,
-                program.spec,
-                slot_count=self.slot_count,
-                worker_count=1,
-                scratch_nbytes=self.scratch_nbytes,
-                source_nbytes=self.facts.source_nbytes(share=share),
-            )
-        waiting_nbytes = source_nbytes = 0
+        waiting_nbytes = kept_nbytes = source_nbytes = 0
         if stream is not None:
-            inner = [(id(each.stage.node), each.budget()) for each in stream.stages.values() if each.stage is not None]
+            inner = [(id(stage.node), each.budget()) for stage, each in stream.stages.items()]
             staged = {key: each.projected_nbytes - each.source_nbytes for key, each in inner}
-            waiting_nbytes = self._waiting_nbytes(stream)
-            waiting_nbytes += stream.facts.sequence_nbytes(staged) + stream.facts.kept_nbytes(staged)
+            waiting_nbytes = self._waiting_nbytes(stream) + stream.facts.sequence_nbytes(staged)
+            kept_nbytes = stream.facts.kept_nbytes(staged)
             source_nbytes = stream.facts.source_nbytes(staged, share=share)
             source_nbytes += sum(each.source_nbytes for _, each in inner)
         own_nbytes = self.facts.source_nbytes(share=share)
         worker_count = max(crew.worker_count, crew.process_count)
         parts_nbytes = 0
-        if self.parts is not None and isinstance(parts := self.parts.program, PartProgram):
+        if self.parts is not None:
+            parts = self.parts.program
             own_nbytes = self.facts.source_nbytes(share=share, shared={key_of(each.source) for each in parts.sources})
             source_nbytes += parts.room(share)
             parts_nbytes = worker_count * parts.least_room
@@ -127,18 +150,20 @@ class Part:
             parts_nbytes=parts_nbytes,
             shared_nbytes=crew.shared_nbytes,
             spans_nbytes=waiting_nbytes,
+            kept_nbytes=kept_nbytes,
             is_sent=crew.reach == "machine",
             source_nbytes=max(1, crew.process_count) * own_nbytes + source_nbytes,
         )
 
-    def _waiting_nbytes(self, stream: "Part") -> int:
+    def _waiting_nbytes(self, stream: StreamPart) -> int:
         """Elements that wait in spans. Those of any size are known if they must fit what they are padded to.
 
         These are Python objects of the process that reads the stream, and of this one. Each worker process makes them
         again from a file in shared memory.
         """
-        assert isinstance(stream.program, FeedProgram)
         layout, process_count = stream.program.layout, self.crew.process_count
+        if isinstance(layout, BatchLayout):
+            return 0  # spans are batches
         if not layout.has_objects:
             return layout.nbytes
         copies = 1 + stream.crew.choice.is_alone + (1 + process_count if process_count else 0)
@@ -154,7 +179,7 @@ class Arrangement:
     """The plan that runs."""
     top: Part
     """What fills the ring that the user reads."""
-    program: BatchProgram
+    program: ParallelProgram
     """Its program."""
     options: LoaderOptions
     share: Share
@@ -235,14 +260,14 @@ def arrange(
                 require_shares(
                     each.source, Share(each.index, each.count, piece_count=each.piece_count), stands_alone=False
                 )
-        assert isinstance(top.program, BatchProgram)
         made = Arrangement(facts, top, top.program, options, share, gives_cursor, quarantine, arranger.probes)
         limit, process_count = options.memory_limit, top.process_count
         source_share = made.budget.source_share(limit, process_count)
         if source_share < 1:  # sources get what the limit leaves them
             for part in top.all():
                 part.program.source_share = source_share
-                _pack(part)
+                if not (isinstance(part, Part) and part.is_filled_by_reader):
+                    _pack(part)
             made = replace(made)  # without the sum that it knows
         made.budget.require(limit, process_count)
         top.crew.require(made.budget.store_nbytes)
@@ -267,52 +292,65 @@ class _Arranger:
         self.probes: list[Crew] = []
 
     def part(
-        self, facts: Analysis, share: Share, options: LoaderOptions, stage: Stage | None = None
+        self, facts: Analysis, share: Share, options: LoaderOptions, *, is_inner: bool = False
     ) -> tuple[Part, bool]:
-        """The part that fills a ring with the elements of a plan; and see `Arrangement.gives_cursor`."""
+        """The part that fills a ring with the elements of a plan; and see `Arrangement.gives_cursor`.
+
+        Args:
+            facts: The plan.
+            share: The rows of each batch that are delivered.
+            options: How it runs.
+            is_inner: The plan is a part of the user's.
+        """
         if facts.plan.access == "random":
-            return self._batches(facts, share, options, stage), False
+            return self._batches(facts, share, options, is_inner=is_inner), False
         self._learn(facts, options)
         if share.uneven != "refuse" and are_side_by_side(facts.plan):
             require_shares(facts.plan, share)  # the steps above do not know what is side by side
         parts = divide(facts.plan)
         is_whole = share.is_whole and share.piece_count == 1
-        if parts.is_serial and is_whole and options.executor != "inline":
-            return self._serial(facts, analyse(parts.below), options, stage), parts.gives_cursor
         above = replace(analyse(parts.above), functions=parts.functions)
-        return self._batches(above, share, options, stage, parts), parts.gives_cursor
+        if parts.batch_size is None or not is_whole or options.executor == "inline":
+            return self._batches(above, share, options, parts, is_inner=is_inner), parts.gives_cursor
+        stream = self._stream(parts, BatchLayout(parts.above.spec, parts.batch_size, options.prefetch + 2), options)
+        program = ParallelProgram(parts.above, same_epoch=self._same_epoch)
+        return Part(above, program, stream.crew, stream.slot_count, stream), parts.gives_cursor
 
     def _batches(
         self,
         facts: Analysis,
         share: Share,
         options: LoaderOptions,
-        stage: Stage | None,
         parts: StreamParts | None = None,
+        *,
+        is_inner: bool,
     ) -> Part:
         """Workers fill rows of one slot side by side."""
-        crew = self._crew(facts, options)
-        stream = None if parts is None else self._stream(parts, options, is_read_here=crew.reach is None)
-        layout = stream.program.layout if stream is not None and isinstance(stream.program, FeedProgram) else None
-        program = ParallelProgram(
-            facts.plan, share, same_epoch=self._same_epoch, spans=layout, is_inner=stage is not None
-        )
-        slot_count, copies, decoded = options.prefetch + 2, None, None
-        if not facts.functions and layout is None and stage is None and crew.reach == "thread" and native.has_engine():
+        crew, layout, stream = self._crew(facts, options), None, None
+        if parts is not None:
+            is_read_here = crew.reach is None
+            size, count = (2 * parts.batch_count, 1) if is_read_here else (parts.span_size, parts.span_count)
+            layout = SpanLayout(parts.below.spec, size, count)
+            stream = self._stream(parts, layout, options, is_read_here=is_read_here)
+        program = ParallelProgram(facts.plan, share, same_epoch=self._same_epoch, spans=layout, is_inner=is_inner)
+        copies = decoding = None
+        if not facts.functions and parts is None and not is_inner and crew.reach == "thread" and native.has_engine():
             copies = CopyPlan.of(facts.plan, share)
-        if layout is None and copies is None and crew.reach in ("thread", "process") and facts.parted:
-            decoding = PartProgram(facts.parted, len(facts.steps))
-            decoded = self._packed(Part(facts, decoding, self._made(crew.choice, options), crew.worker_count + 1))
-        return self._packed(Part(facts, program, crew, slot_count, stream, stage=stage, parts=decoded, copies=copies))
+        if facts.parted and parts is None and copies is None and crew.reach in ("thread", "process"):
+            decoding = DecodePart(PartProgram(facts.parted, len(facts.steps)), self._made(crew.choice, options))
+            self._pack(decoding)
+        part = Part(facts, program, crew, options.prefetch + 2, stream, decoding, copies)
+        self._pack(part)
+        return part
 
-    def _serial(self, facts: Analysis, below: Analysis, options: LoaderOptions, stage: Stage | None) -> Part:
-        """One worker writes the elements of a stream straight into batches."""
-        crew = self._one(below, options, has_stages=False)
-        program = SerialProgram(facts.plan, same_epoch=self._same_epoch)
-        slot_count, scratch_nbytes = options.prefetch + 2, below.sequence_nbytes()
-        return self._packed(Part(facts, program, crew, slot_count, stage=stage, scratch_nbytes=scratch_nbytes))
-
-    def _stream(self, parts: StreamParts, options: LoaderOptions, *, is_read_here: bool) -> Part:
+    def _stream(
+        self,
+        parts: StreamParts,
+        layout: SpanLayout | BatchLayout,
+        options: LoaderOptions,
+        *,
+        is_read_here: bool = False,
+    ) -> StreamPart:
         """One worker, or the caller, writes the elements of a stream into spans."""
         are_many = len(parts.stages) > self._machine.cpu_count
         stages = {}
@@ -320,22 +358,21 @@ class _Arranger:
             # A process for each shard of a generator would be too many.
             is_apart = not (are_many and each.is_generator and options.executor == "auto")
             inner = replace(options, executor=options.executor if is_apart else "threads", prefetch=each.prefetch)
-            stages[each.place], _ = self.part(analyse(each.plan), Share(), inner, each)
+            stages[each], _ = self.part(analyse(each.plan), Share(), inner, is_inner=True)
         below = analyse(parts.below)
         if is_read_here:
-            crew, size, count = self._made(Choice("inline", 0), options), 2 * parts.batch_count, 1
+            crew = self._made(Choice("inline", 0), options)
         else:
             crew = self._one(below, options, has_stages=bool(stages))
-            size, count = parts.span_size, parts.span_count
-        program = FeedProgram(parts.below, size, count)
-        return self._packed(Part(below, program, crew, count, stages=stages))
+        stream = StreamPart(below, FeedProgram(parts.below, layout), crew, stages)
+        self._pack(stream)
+        return stream
 
-    def _packed(self, part: Part) -> Part:
+    def _pack(self, part: Part | StreamPart | DecodePart) -> None:
         part.program.room_nbytes = self._room_nbytes(part)
         _pack(part)
-        return part
 
-    def _room_nbytes(self, part: Part) -> float:
+    def _room_nbytes(self, part: Part | StreamPart | DecodePart) -> float:
         """Returns what the limit of memory leaves each worker to decode one element: a share of all but the ring."""
         if self._memory_limit is None:
             return math.inf
@@ -395,7 +432,7 @@ def _connect(options: LoaderOptions) -> None:
         EXECUTORS[options.executor].connect()
 
 
-def _pack(part: Part) -> None:
+def _pack(part: Part | StreamPart | DecodePart) -> None:
     """Makes what travels ready for it, with the specs of caches in datasets that functions hold."""
     while learn_held(part.crew.pack(part.program), part.crew):
         pass

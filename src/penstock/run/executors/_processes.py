@@ -8,7 +8,7 @@ batches, and queues them. `wake` and `request_stop` only post to it, so a finali
 
 from typing import final
 
-from penstock.lower._batches import BatchProgram
+from penstock.lower._batches import ParallelProgram
 from penstock.lower._program import Program
 from penstock.memory._part_memory import PartMemory
 from penstock.memory._ring import Ring
@@ -50,7 +50,7 @@ class ProcessesExecutor(Executor):
     def begin(self, program: Program, ring: Ring, inputs: Ring | PartMemory | None = None) -> None:
         """Sends the program to the workers."""
         assert self._payload is not None
-        wants_each = not isinstance(program, BatchProgram)
+        wants_each = not isinstance(program, ParallelProgram)
         self._task = self._pool_client.open(
             self._payload, ring, self._timeout_s, self._receiver, inputs, wakes_each=wants_each
         )

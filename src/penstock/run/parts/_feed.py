@@ -81,8 +81,7 @@ class PartFeed(LocalClient):
             self.ring = Ring(
                 program.spec,
                 executor.worker_count + 1,
-                1,
-                _ignore,
+                None,
                 is_shared=executor.reach != "thread",
                 step_count=program.step_count,
             )
@@ -206,7 +205,3 @@ class PartFeed(LocalClient):
             self.ring.release()
             self.memory.release()
         return ended
-
-
-def _ignore() -> None:
-    """Slots do not come back by themselves."""
