@@ -578,9 +578,8 @@ def test_sources_that_compute_are_shared_by_all_workers() -> None:
         source.is_cpu_bound = computes
         with ps.from_source(source).batch(64).loader("threads", workers=2) as loader:
             assert [batch.tolist() for batch in loader] == [[*range(64)]]
-        # The first batch, by this many at a time; by then, parts of the next one may have been read by others.
+        # The first batch, by this many at a time; the next one may be read by as many as take long enough.
         assert source.read_counts.count(most) >= 64 // most
-        assert computes == (64 not in source.read_counts)
 
 
 def test_a_loader_refuses_to_become_an_array_with_the_cure():
