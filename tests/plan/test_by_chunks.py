@@ -359,6 +359,7 @@ REFUSED = {
         lambda ds: ds.filter(bool),
         r"after filter\(bool\)\. Put shuffle\(window='chunks'\) before filter",
     ),
+    "stream beside": (lambda ds: ps.zip((ds.filter(bool), ds)), r"after filter\(bool\)"),
     "interleave": (lambda ds: ps.interleave([ds, ds]), r"before interleave"),
     "no chunks": (
         lambda ds: ps.concatenate([ds, ps.range(3).map(lambda x: x)]),

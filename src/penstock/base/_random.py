@@ -166,8 +166,8 @@ def deal(places: _Positions, orders: _Positions, counts: Sequence[int], *, seed:
     by_order = np.argsort(orders, kind="stable")
     ordered, dealt, before = orders[by_order], places[by_order], np.empty_like(places)
     is_first, size = np.diff(ordered, prepend=-1) != 0, sum(counts)
-    digests = [_digest("draws", seed + (order << 64), 0, size, size) for order in ordered[is_first].tolist()]
-    keys = np.frombuffer(b"".join(digests), "<u8").astype(np.uint64).reshape(-1, 2)
+    names = (f"penstock.draws:{seed + (order << 64):x}:0:{size:x}:{size:x}" for order in ordered[is_first].tolist())
+    keys = np.frombuffer(b"".join(map(_digest, names)), "<u8").astype(np.uint64).reshape(-1, 2)
     native.deal(keys[np.cumsum(is_first) - 1], dealt, np.cumsum(counts), before)
     kinds, ranks = np.empty_like(dealt), np.empty_like(before)
     kinds[by_order], ranks[by_order] = dealt, before
@@ -355,12 +355,12 @@ def _mix(words: _Words) -> _Words:
 
 def _key(purpose: str, *numbers: int) -> int:
     """Gives 128 bits that depend on the purpose and on integers of any size and sign, in this order."""
-    return int.from_bytes(_digest(purpose, *numbers), "little")
-
-
-def _digest(purpose: str, *numbers: int) -> bytes:
     # In hexadecimal, because Python refuses to write very long integers in decimal.
-    text = ":".join((f"penstock.{purpose}", *[f"{number:x}" for number in numbers]))
+    text = ":".join((f"penstock.{purpose}", *(f"{number:x}" for number in numbers)))
+    return int.from_bytes(_digest(text), "little")
+
+
+def _digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 

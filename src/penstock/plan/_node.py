@@ -392,7 +392,9 @@ class OneToOne(Node):
 
     @cached_property
     def chunks(self) -> "Chunks | None":
-        """Those of the first input that has some."""
+        """Those of the first input that has some, unless one is a stream."""
+        if self.access == "stream":
+            return None
         return next((each.chunks for each in self.inputs if each.chunks is not None), None)
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:

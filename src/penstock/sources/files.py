@@ -137,11 +137,11 @@ def file_source(file: StridedFile, element: int, *, may_map: bool, name: object 
     """Opens an array in a file for the copy engine, as the user said, or in the fastest way.
 
     Raises:
-        SourceError: The file is gone, or shorter than its array. Names the element.
+        SourceError: The file is gone, was replaced, or is shorter than its array. Names the element.
     """
     inner = None if file.has_whole_rows else (file.dtype.itemsize, file.row_shape, file.strides[1:])
     try:
-        size = os.stat(file.path).st_size
+        size = require_same(file, element).st_size
         if size < file.extent[1]:
             raise file.is_shorter(element, size)
         name = file.path if name is None else name

@@ -192,8 +192,8 @@ class StridedFile:
         return described if mapped_from <= first and end <= status.st_size else None
 
 
-def require_same(file: StridedFile, element: int) -> None:
-    """Refuses a file that is gone, or was replaced by another of the same name.
+def require_same(file: StridedFile, element: int) -> os.stat_result:
+    """Refuses a file that is gone, or was replaced by another of the same name; else returns its status.
 
     Raises:
         SourceError: Names the element.
@@ -210,6 +210,7 @@ def require_same(file: StridedFile, element: int) -> None:
             "Data that are written in place instead reach batches that are not made yet; the first of the next epoch "
             "may be made already.",
         )
+    return status
 
 
 def arrived(file: StridedFile, mark: str) -> StridedFile:
