@@ -12,8 +12,8 @@ of the process, for batches of 256 shuffled rows on threads, after some batches 
 - `mix`: a mix of three ranges that has about so many elements, shuffled; `range` is one of 100,000,000, shuffled; and
   `in_order` is a mix that is not shuffled. No batch of these is computed twice.
 - `length`, `block`: what a mix of so many inputs takes to know its length, and to deal 1,024 elements.
-- `lengths`: what an interleave of so many inputs, each of another length, takes to deal 256 shuffled elements, the first
-  time and later; and the memory that stays.
+- `lengths`: what an interleave of so many inputs, each of another length, takes to deal 256 shuffled elements, the
+  first time and later; and the memory that stays.
 - `learn`: how often the functions of so many maps are called until their specs are known.
 - `slices`, `maps`: so many steps in a row: built, learnt, printed, pickled, and one batch of them; the processor time,
   or "fails" where it is an error.
@@ -31,7 +31,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from _harness import Numbers, Options, Round, Target, bench_dir, npy_file, read_every_byte, run
+from _harness import Numbers, Options, Round, Target, npy_file, read_every_byte, run
 
 _ROW_COUNT = 2_000_000
 _COLUMN_ROW_COUNT = 100_000

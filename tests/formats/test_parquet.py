@@ -223,7 +223,7 @@ def test_groups_that_are_decoded_for_a_few_rows_are_told_with_the_cure(order, is
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == is_told
     if is_told:
-        assert told[0].startswith("a.parquet: 32 row groups, of 50 rows on average, were decoded for ")
+        assert re.match("a.parquet: 3[2-9] row groups, of 50 rows on average, were decoded for ", told[0])
         assert "shuffle(seed, window=100)" in told[0]
         assert "ds.materialize(path)" in told[0]
 

@@ -12,7 +12,7 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 from penstock.formats import parquet  # noqa: E402  # it needs pyarrow
-from penstock.run import _parts  # noqa: E402
+from penstock.run.parts._plan import PartPlan  # noqa: E402
 from tests.run.common import Gate  # noqa: E402
 from tests.waits import DEADLINE_S  # noqa: E402
 
@@ -37,18 +37,18 @@ def opened(path):
 
 @pytest.fixture
 def most_kept(monkeypatch):
-    """The share of its room that a loader of parts ever had in use."""
+    """The share of the room that parts ever had in use, after each decision."""
     found = [0.0]
-    begin = _parts.PartLoader._begin
+    loads = PartPlan.loads
 
-    def beginning(self, part, done_job, first):
-        began = begin(self, part, done_job, first)
-        nbytes, work = self.reader.nbytes, self.reader.work_nbytes
-        used = sum(nbytes[each] for each in self._there) + sum(nbytes[each] + work[each] for each in self._loading)
-        found.append(float(used) / self.reader.room)
-        return began
+    def deciding(self):
+        made = loads(self)
+        used = sum(self._nbytes[each] for each in (*self._there, *self._loading))
+        used += sum(self._work_nbytes[each] for each in self._loading)
+        found.append(used / self._room)
+        return made
 
-    monkeypatch.setattr(_parts.PartLoader, "_begin", beginning)
+    monkeypatch.setattr(PartPlan, "loads", deciding)
     return found
 
 

@@ -583,4 +583,4 @@ def test_order_counts_every_use_of_a_source():
     order = ReadOrder(ds._node, bottom(ds._node).opens, 2)
     elements, batches = order.elements(0, 0, 2)
     assert Counter(elements.tolist()) == dict.fromkeys(range(10), 2)
-    assert Counter(batches.tolist()) == {0: 10, 1: 10}
+    assert Counter(batches.astype(int).tolist()) == {0: 10, 1: 10}

@@ -256,18 +256,17 @@ class OpenTableSource:
     """Reads rows. Keeps decoded groups of `kept_nbytes` in all, and no file open.
 
     Of remote files it keeps the last `KEPT_FOOTERS` footers too, because reading one takes several requests in turn.
-    Any number of threads may use it. It counts for a warning alone, where a lost update does no harm.
+    Any number of threads may use it. It counts for a warning, where a lost update does no harm.
     """
 
     def __init__(self, source: TableSource) -> None:
         self._source = source
         self._groups = source.groups
-        self.bounds, self.nbytes, self.work_nbytes = self._groups.bounds, self._groups.nbytes, self._groups.work_nbytes
         self.is_mapped = self._groups.is_mapped
-        self.room = source.kept_nbytes
         self.part_cache = PartCache(self._decode, source.part_sizes)
-        self._decoded_count = self._row_count = 0
-        """Groups that were decoded, and rows that were requested."""
+        self._row_count = 0
+        """Rows that were requested."""
+        self._has_warned = False
         self._blocks = block_reader(source.files, self._remote_file, 0)
         self._footer = lru_cache(KEPT_FOOTERS)(self._read_footer)
 
@@ -287,6 +286,9 @@ class OpenTableSource:
         for group in sorted(wanted, key=lambda each: (not cache.is_there(each), each)):
             with cache.use(group) as columns:
                 self._put(group, columns, wanted[group])
+        if cache.late_count >= WASTED_GROUPS and not self._has_warned and self._source.kind == "parquet":
+            self._has_warned = True
+            self._warn_of_waste(cache.late_count)
 
     def _put(self, group: int, columns: list[AnyColumn], wanted: list[tuple[Any, Integers, Integers | slice]]) -> None:
         """Copies rows of a group, which are there."""
@@ -310,23 +312,14 @@ class OpenTableSource:
             self.require_same(group)
             raise SourceError(f"{self._source.describe_row(group, 0)} cannot be read: {error}") from error
 
-    def read_part(self, part: int) -> list[native.Source]:
-        """See `PartReader`. What is decoded is the caller's, and counts to nothing here."""
-        columns, _ = self._decode(part)
-        return [column.source for column in columns if column.source is not None]
-
     def read_error(self, error: native.CopyError) -> SourceError:
-        """See `PartReader`."""
-        part, row = placed(self.bounds, max(0, error.element))
+        """See `OpenParts`."""
+        part, row = placed(self._groups.bounds, max(0, error.element))
         try:
             self.require_same(part)
         except SourceError as changed:
             return changed
         return SourceError(f"{self._source.describe_row(part, row)} cannot be read: {error}")
-
-    def request(self, row_count: int) -> None:
-        """See `PartReader`."""
-        self._row_count += row_count
 
     def require_same(self, group: int) -> None:
         """Refuses a file that has changed.
@@ -343,10 +336,7 @@ class OpenTableSource:
 
     def _decode(self, group: int) -> tuple[list[AnyColumn], int]:
         """Returns the columns of a group, and their memory."""
-        self._decoded_count += 1
         source, place = self._source, int(self._groups.files[group])
-        if self._decoded_count == WASTED_GROUPS and source.kind == "parquet":
-            self._warn_of_waste()
         file, number = source.files[place], int(self._groups.numbers[group])
         footer, folders = None if file.is_local else self._footer(place), source.folders[place]
         try:
@@ -375,19 +365,19 @@ class OpenTableSource:
         with opened_table(kind, file, footer=RemoteFooter(remote, None)) as reader:
             return RemoteFooter(remote, reader.metadata if kind == "parquet" else None)
 
-    def _warn_of_waste(self) -> None:
+    def _warn_of_waste(self, group_count: int) -> None:
         """Warns if groups are decoded for a few of their rows each."""
         group_rows = len(self._source) / len(self._groups.files)
-        if self._groups.nbytes.sum() <= self.room:
+        if self._groups.nbytes.sum() <= self.part_cache.sizes.room:
             return  # each is decoded once
-        if self._row_count < USED_SHARE * WASTED_GROUPS * group_rows:
+        if self._row_count < USED_SHARE * group_count * group_rows:
             _log.warning(
                 "%s: %d row groups, of %s rows on average, were decoded for %s rows. A row group is the least that can "
                 "be decoded, and these rows lie all over the file. Shuffle within a few row groups: "
                 "shuffle(seed, window=%d). Or write the rows down once, in order, where any of them can be read alone: "
                 "ds = ds.materialize(path).",
                 self._source,
-                WASTED_GROUPS,
+                group_count,
                 f"{group_rows:,.0f}",
                 f"{self._row_count:,}",
                 2 * group_rows,

@@ -22,14 +22,19 @@ from penstock.plan._parted import PartCache
 from penstock.plan._reader import OpenSources, WorkerStatus
 
 
+def opened_parts(opened: Any) -> Any:
+    """What a source with parts opened, which has a `part_cache`."""
+    return getattr(opened, "inner", opened)
+
+
 def cache_of(opened: Any) -> PartCache:
     """The decoded parts of what a source with parts opened."""
-    cache: PartCache = getattr(opened, "inner", opened).part_cache
+    cache: PartCache = opened_parts(opened).part_cache
     return cache
 
 
 @final
-class PartReader:
+class DecodeReader:
     """What a worker that decodes parts has open.
 
     Args:
@@ -95,18 +100,18 @@ class PartProgram(Program):
 
     def reader(
         self, isolation: type[seeded_globals] | None, status: WorkerStatus | None = None, inputs: Any = None
-    ) -> PartReader:
+    ) -> DecodeReader:
         """Opens the sources, unless they are open."""
         caches = self.opened
         if caches is None:
             self._own = [OpenSources(each.node) for each in self.sources]
             caches = [cache_of(own[each.source]) for own, each in zip(self._own, self.sources, strict=True)]
-        return PartReader(caches, inputs, status)
+        return DecodeReader(caches, inputs, status)
 
-    def close(self, reader: PartReader) -> None:
+    def close(self, reader: DecodeReader) -> None:
         """Nothing: sources close when they are dropped."""
 
-    def run(self, reader: PartReader, unit: Unit, memory: RingView) -> int:
+    def run(self, reader: DecodeReader, unit: Unit, memory: RingView) -> int:
         """Decodes a part."""
         which, part = self._placed(unit.index)
         began = perf_counter()

@@ -33,12 +33,20 @@ class HeldParts:
 
     def __init__(self, reader_count: int) -> None:
         self.reader_count = reader_count
+        self.version = 0
+        """Another number after each change."""
         self._values: dict[int, Any] = {}
 
     def put(self, number: int, place: int, room: int, value: Any, nbytes: int) -> int:
         """Keeps a part. Returns its memory."""
         self._values[number] = value
+        self.version += 1
         return nbytes
+
+    @property
+    def count(self) -> int:
+        """How many parts are there."""
+        return len(self._values)
 
     def get(self, number: int) -> Any:
         """Returns a part; None if it is not there."""
@@ -50,6 +58,7 @@ class HeldParts:
     def drop(self, number: int) -> None:
         """The part is not read any more."""
         self._values.pop(number, None)
+        self.version += 1
 
     def release(self) -> None:
         """Frees all."""

@@ -77,6 +77,8 @@ class PartCache:
         """Parts by number, the last used at the end."""
         self._used: dict[int, int] = {}
         """The part that each thread uses."""
+        self.late_count = 0
+        """Parts that were decoded when they were needed. For a warning, where a lost update does no harm."""
 
     def follow(self, view: PartView, first: int) -> None:
         """Takes parts from a view from now on. Those that are not there are decoded for one use, and not kept.
@@ -126,6 +128,7 @@ class PartCache:
         decoded = self._entry(part, thread)
         with decoded.lock:
             if decoded.value is None:
+                self.late_count += 1
                 decoded.value, nbytes = self.decode(part)
                 with self._let_go:
                     decoded.nbytes = max(nbytes, int(self.sizes.nbytes[part]))

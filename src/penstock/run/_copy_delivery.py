@@ -27,7 +27,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any, Final, TypeVar, final
 
 import numpy as np
@@ -46,10 +46,10 @@ from penstock.plan._source_node import SourceNode
 from penstock.report._lanes import Lane, StepTime
 from penstock.run._consumer import DeliveryBase
 from penstock.run._lanes import unit_of
-from penstock.run._parts import PartLoader
+from penstock.run.parts._tables import Parts, Tables
 from penstock.sources.files import file_source, read_error
 from penstock.sources.npy import StridedFile, require_same
-from penstock.sources.parted import PartedArray, PartReader
+from penstock.sources.parted import PartedArray
 from penstock.sources.sparse import SparseRows
 
 BLOCK_ROWS: Final = 1 << 12
@@ -63,10 +63,6 @@ AHEAD_ROWS: Final = 1 << 15
 """Rows of files whose reads are computed ahead, at most."""
 AHEAD_NBYTES: Final = 48 << 20
 """Bytes of them, at most: more than are announced at once. From a cold disk, 16 to 128 MiB gave the same speed."""
-MOST_AHEAD_ROWS: Final = 1 << 18
-"""Rows whose indices are computed ahead, so that the next row group of a table is decoded before it is needed."""
-_Parts = tuple[tuple[PartLoader, tuple[int, ...]], ...]
-"""The parts that a batch needs of each table."""
 
 E = TypeVar("E", bound=Exception)
 
@@ -86,9 +82,9 @@ class CopyDelivery(DeliveryBase):
         super().__init__()
         self._program = program
         self._copies = copies
-        self._pending: deque[tuple[Position, int, int, _Parts]] = deque()
+        self._pending: deque[tuple[Position, int, int, Parts]] = deque()
         """Position, slot, job and parts of the batches that were submitted, in order."""
-        self._ahead: deque[tuple[Position, tuple[int, ...], list[Copy], _Parts]] = deque()
+        self._ahead: deque[tuple[Position, tuple[int, ...], list[Copy], Parts]] = deque()
         """Position, extents, copies and parts of the batches that follow."""
         rows = max(1, program.rows_per_batch)
         nbytes = max(1, program.spec.nbytes)
@@ -104,21 +100,21 @@ class CopyDelivery(DeliveryBase):
         """The next block is computed when so few batches are left: of files, so that it is announced in time."""
         self._extents: list[tuple[int, ...] | None] = [None] * slot_count
         """The extents that each slot holds; None before the first batch."""
-        self._job = self._done_job = 0
-        """The last job, and the last that was waited for."""
+        self._job = 0
+        """The last job."""
         self._views: dict[tuple[int, int, int], Any] = {}
         """The leaves of slots as rows of an array: by slot, array and leaf."""
         self._tokens: queue.SimpleQueue[None] = queue.SimpleQueue()
-        """A token for each decoding that ended; see `_parts.py`."""
-        self._tables: list[PartLoader] = []
-        self._loaders: dict[int, PartLoader] = {}
-        """That of each array in parts."""
+        """A token for each decoding that ended."""
+        self._tables: Tables | None = None
         self.ring = Ring(program.spec, slot_count, None)  # `take` looks for slots that came back
         with starting_threads():
             self._engine = Engine(thread_count)
         try:
             self._sources: list[Any] = [_opened(*numbered) for numbered in enumerate(copies.arrays)]
-            self._open_tables(thread_count)
+            if None in self._sources:
+                self._tables = Tables(program, copies.arrays, thread_count, self._tokens)
+                self._reserve = max(self._reserve, self._tables.ahead_rows // rows)
         except BaseException:
             self._engine.close(0.0)
             raise
@@ -126,21 +122,7 @@ class CopyDelivery(DeliveryBase):
     @property
     def stop_workers(self) -> Callable[[], object]:
         """For a finalizer: ends the threads."""
-        return functools.partial(_stop, self._engine, [table.stop for table in self._tables])
-
-    def _open_tables(self, thread_count: int) -> None:
-        loaders: dict[int, PartLoader] = {}
-        for number, array in enumerate(self._copies.arrays):
-            if isinstance(array, PartedArray):
-                opened = self._program.sources[array.source]
-                reader: PartReader = getattr(opened, "inner", opened)
-                if id(reader) not in loaders:
-                    loaders[id(reader)] = PartLoader(reader, thread_count, self._tokens)
-                    self._tables.append(loaders[id(reader)])
-                self._loaders[number] = loaders[id(reader)]
-                rows = max(1, self._program.rows_per_batch)
-                part = min(MOST_AHEAD_ROWS, len(array.source) // max(1, len(reader.nbytes)))
-                self._reserve = max(self._reserve, part // rows)
+        return functools.partial(_stop, self._engine, self._tables and self._tables.feed.stop_workers, self._tokens)
 
     # The consumer's side.
 
@@ -195,6 +177,7 @@ class CopyDelivery(DeliveryBase):
             is_cut_off = True
         except CopyError as error:
             pending.popleft()
+            self._end(job, parts)
             self.ring.give_back(slot)
             raise self._error(error, position) from error
         if is_cut_off:
@@ -202,11 +185,18 @@ class CopyDelivery(DeliveryBase):
             self._abandon()
             return self._take(position, timeout_s)
         pending.popleft()
-        self._done_job = job
-        for loader, theirs in parts:
-            if loader.reader.is_mapped:
-                self._require_same(loader, theirs, slot, position)
+        self._end(job, parts)
+        if parts:
+            try:
+                self._tables.require_same(parts)  # type: ignore[union-attr]
+            except SourceError as error:
+                self.ring.give_back(slot)
+                raise _in_batch(error, position) from None
         return self.ring.hand_out(slot)
+
+    def _end(self, job: int, parts: Parts) -> None:
+        if self._tables is not None and parts:
+            self._tables.end(job)
 
     def _start(self, position: Position) -> None:
         """Begins again at a position."""
@@ -221,9 +211,8 @@ class CopyDelivery(DeliveryBase):
         self._pending.clear()
         self._ahead.clear()
         self._unannounced.clear()
-        self._done_job = self._job
-        for table in self._tables:
-            table.forget()
+        if self._tables is not None:
+            self._tables.forget()
         self.ring.reclaim(set())
 
     def _issue(self) -> None:
@@ -238,8 +227,13 @@ class CopyDelivery(DeliveryBase):
                     if not self._ahead:
                         return
             position, extents, copies, parts = self._ahead[0]
-            if parts and not self._are_ready(parts, position):
-                return
+            is_alone = False
+            if self._tables is not None and parts:
+                if not self._tables.is_ready():
+                    return
+                is_alone = not self._tables.are_there(parts)
+                if is_alone and self._pending:
+                    return  # the batches before it come first: this may fail
             slot = free.pop()
             self._ahead.popleft()
             if extents != self._extents[slot]:
@@ -247,17 +241,31 @@ class CopyDelivery(DeliveryBase):
                 for extent, size in zip(varying, extents, strict=True):
                     extent[0] = size
                 self._extents[slot] = extents
-            for theirs in self._in_turn(position, copies, parts) if parts else (copies,):
-                made = []
-                for array, leaf, rows, places, first in theirs:
-                    memory, view, code = views.get((slot, array, leaf)) or self._view(slot, array, leaf)
-                    source = self._sources[array] or self._loaders[array].columns()[self._copies.arrays[array].number]
-                    made.append((source, rows, view[first:] if first else memory, places, code))
-                self._job += 1
-                self._engine.submit(self._job, made)
-            for loader, numbers in parts:
-                loader.submitted(numbers, self._job)
+            self._job += 1
+            if self._tables is not None and parts:
+                self._tables.begin(self._job)
+                if is_alone:
+                    copies = self._copy_alone(copies, slot, position)
+            made = []
+            for array, leaf, rows, places, first in copies:
+                memory, view, code = views.get((slot, array, leaf)) or self._view(slot, array, leaf)
+                source = self._sources[array] or self._tables.column(array)  # type: ignore[union-attr]
+                made.append((source, rows, view[first:] if first else memory, places, code))
+            self._engine.submit(self._job, made)
             self._pending.append((position, slot, self._job, parts))
+
+    def _copy_alone(self, copies: list[Copy], slot: int, position: Position) -> list[Copy]:
+        """Copies from tables some of whose parts are not there. Returns the other copies."""
+        assert self._tables is not None
+        theirs = [copy for copy in copies if self._sources[copy[0]] is None]
+        views = [(self._views.get((slot, *copy[:2])) or self._view(slot, *copy[:2]))[1:] for copy in theirs]
+        try:
+            self._tables.copy_alone(theirs, views)
+        except PenstockError as error:
+            self._tables.end(self._job)
+            self.ring.give_back(slot)
+            raise _in_batch(error, position) from None
+        return [copy for copy in copies if self._sources[copy[0]] is not None]
 
     def _compute(self, position: Position) -> None:
         """Computes the copies of the next batches of an epoch, and announces their reads.
@@ -274,7 +282,8 @@ class CopyDelivery(DeliveryBase):
         if self._in_files:
             self._unannounced = self._announce([*self._unannounced, *batches], position)
         positions = [(epoch, index + number) for number in range(count)]
-        self._ahead.extend(zip(positions, extents, batches, map(self._parts_of, batches), strict=True))
+        parts = itertools.repeat((), count) if self._tables is None else map(self._tables.want, batches)
+        self._ahead.extend(zip(positions, extents, batches, parts, strict=True))
 
     def _announce(self, batches: list[list[Copy]], position: Position) -> list[list[Copy]]:
         """Announces the reads of batches, if they are enough or an epoch begins. Returns what is left for later."""
@@ -307,73 +316,12 @@ class CopyDelivery(DeliveryBase):
         found = self._views[slot, array, leaf] = Engine.memory(view), view, code
         return found
 
-    # Tables.
-
-    def _parts_of(self, copies: list[Copy]) -> "_Parts":
-        """The parts that a batch needs, of each table."""
-        if not self._loaders:
-            return ()
-        wanted: dict[int, tuple[PartLoader, dict[int, Any]]] = {}
-        for array, _, rows, _, _ in copies:
-            if loader := self._loaders.get(array):
-                wanted.setdefault(id(loader), (loader, {}))[1][id(rows)] = rows
-        return tuple((loader, loader.note(list(rows.values()))) for loader, rows in wanted.values())
-
-    def _are_ready(self, parts: "_Parts", position: Position) -> bool:
-        """Whether the parts of the next batch are decoded, or the first of them if there is no room for all."""
-        ready = [
-            self._are_there(loader, numbers, position)
-            or (not self._pending and self._are_there(loader, loader.groups(numbers)[0], position))
-            for loader, numbers in parts
-        ]
-        return all(ready)
-
     def _listen(self, seconds: float) -> bool:
         """Waits for the end of a decoding. Returns False after the timeout."""
         with contextlib.suppress(queue.Empty):
             self._tokens.get(timeout=seconds)
             return True
         return False
-
-    def _are_there(self, loader: PartLoader, parts: Sequence[int], position: Position) -> bool:
-        try:
-            return loader.are_there(parts, self._done_job)
-        except Exception as error:
-            if self._pending:  # the batches before it come first
-                return False
-            raise _in_batch(error, position) from None
-
-    def _in_turn(self, position: Position, copies: list[Copy], parts: "_Parts") -> Iterator[list[Copy]]:
-        """Yields copies whose parts are there: all of a batch, or where there is no room for all its parts, some.
-
-        No other batch is pending then. What was yielded is done before the next parts are decoded.
-        """
-        turns = [(loader, group) for loader, numbers in parts for group in loader.groups(numbers)]
-        if len(turns) == len(parts):
-            yield copies
-            return
-        yield [copy for copy in copies if copy[0] not in self._loaders]
-        for loader, group in turns:
-            self._engine.wait(self._job)
-            self._done_job = self._job
-            while not self._are_there(loader, group, position):
-                self._listen(1.0)
-                self.require_open()
-            chosen: list[Copy] = []
-            for array, leaf, rows, places, first in copies:
-                if self._loaders.get(array) is loader:
-                    mine = np.flatnonzero(np.isin(loader.parts_of(rows), group))
-                    chosen.append((array, leaf, rows[mine], mine + first if places is None else places[mine], 0))
-            yield chosen
-
-    def _require_same(self, loader: PartLoader, parts: Sequence[int], slot: int, position: Position) -> None:
-        """Refuses what was read of a mapped file that has changed: it may be zeros, or other rows."""
-        try:
-            for part in parts:
-                loader.reader.require_same(part)
-        except SourceError as error:
-            self.ring.give_back(slot)
-            raise _in_batch(error, position) from None
 
     # Errors.
 
@@ -383,8 +331,8 @@ class CopyDelivery(DeliveryBase):
         if isinstance(file, Joined):
             ((file, error.element),) = file.at(np.array([error.element]))
         found = read_error(file, error) if isinstance(file, StridedFile) else SourceError(str(error))
-        if isinstance(error.source, PartReader):
-            found = error.source.read_error(error)
+        if isinstance(file, PartedArray):
+            found = self._tables.read_error(error.source, error)  # type: ignore[union-attr, arg-type]
         if isinstance(file, SparseRows):
             found = file.error_of(error)
         return _in_batch(found, position)
@@ -402,12 +350,12 @@ class CopyDelivery(DeliveryBase):
 
     def progress(self) -> object:
         """The bytes that were copied."""
-        return self._engine.stats()["nbytes"], sum(table.decoded_count for table in self._tables)
+        return self._engine.stats()["nbytes"], self._tables and self._tables.feed.progress()
 
     def lanes(self, delivered: float = 0, first: int = 0) -> list[Lane]:
         """What the threads did so far: one step for each source, which share the time by their bytes."""
         stats, node, program = self._engine.stats(), self._program.node, self._program
-        batches, wall_s = stats["jobs"], stats["busy_ns"] / 1e9 + sum(table.busy_s for table in self._tables)
+        batches, wall_s = stats["jobs"], stats["busy_ns"] / 1e9 + (self._tables.busy_s if self._tables else 0)
         sources = [(number, each) for number, each in enumerate(walk(node)) if isinstance(each, SourceNode)]
         total_nbytes = sum(each.spec.nbytes for _, each in sources) or 1
         steps = [
@@ -432,8 +380,8 @@ class CopyDelivery(DeliveryBase):
     def _join(self, timeout_s: float) -> bool:
         ends_at = time.monotonic() + timeout_s
         ended = self._engine.close(timeout_s)
-        for table in self._tables:
-            ended &= table.join(max(0.0, ends_at - time.monotonic()))
+        if self._tables is not None:
+            ended &= self._tables.feed.close(max(0.0, ends_at - time.monotonic()))
         if ended:
             self._program.sources.close()
             self._views.clear()
@@ -447,10 +395,11 @@ def _in_batch(error: E, position: Position) -> E:
     return error
 
 
-def _stop(engine: Engine, stops: Sequence[Callable[[], object]]) -> None:
+def _stop(engine: Engine, stop_decoding: Callable[[], None] | None, tokens: "queue.SimpleQueue[None]") -> None:
     engine.close(0.0)
-    for stop in stops:
-        stop()
+    if stop_decoding is not None:
+        stop_decoding()
+    tokens.put(None)
 
 
 def _opened(number: int, array: Any) -> Source | None:

@@ -4,6 +4,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 
+from penstock.lower._parts import cache_of
 from penstock.memory._shared import SharedFile
 from penstock.run._consumer import DeliveryBase
 from penstock.run._copy_delivery import CopyDelivery
@@ -14,6 +15,7 @@ from penstock.run._quarantine import Quarantine
 from penstock.run._stage_reader import StageReader
 from penstock.run.arrange import Arrangement, Part, StreamPart
 from penstock.run.parts._feed import PartFeed
+from penstock.run.parts._order import PartOrder
 
 
 def start(arrangement: Arrangement) -> DeliveryBase:
@@ -56,8 +58,11 @@ def _started(part: Part, quarantine: Quarantine | None, *, gives_rest: bool) -> 
     def make_parts(wake: Callable[[], None], lock: threading.Lock) -> PartFeed:
         parts = part.parts
         assert parts is not None
-        room = parts.program.room(program.source_share)
-        return PartFeed(parts.program, program, room, parts.crew.make_executor, wake, lock, timeout_s)
+        decoding, crew = parts.program, parts.crew
+        if crew.reach == "thread":
+            decoding.opened = [cache_of(program.sources[each.source]) for each in decoding.sources]
+        order = PartOrder(program, decoding.sources, part.crew.worker_count)
+        return PartFeed(decoding, order, decoding.room(program.source_share), crew.make_executor, wake, lock, timeout_s)
 
     return Delivery(
         program,

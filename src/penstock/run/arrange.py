@@ -35,6 +35,7 @@ from penstock.run._learn import learn, learn_held
 from penstock.run._options import LoaderOptions
 from penstock.run._quarantine import Quarantine
 from penstock.run.executors._registry import EXECUTORS
+from penstock.run.parts._order import PartOrder
 
 LEAST_ROOM_NBYTES: Final = 64 << 20
 """What a worker may take to decode one element whatever the limit: a photograph of 22 million pixels."""
@@ -336,9 +337,13 @@ class _Arranger:
         copies = decoding = None
         if not facts.functions and parts is None and not is_inner and crew.reach == "thread" and native.has_engine():
             copies = CopyPlan.of(facts.plan, share)
-        if facts.parted and parts is None and copies is None and crew.reach in ("thread", "process"):
-            decoding = DecodePart(PartProgram(facts.parted, len(facts.steps)), self._made(crew.choice, options))
-            self._pack(decoding)
+        if facts.parted and parts is None and crew.reach in ("thread", "process"):
+            decode = PartProgram(facts.parted, len(facts.steps))
+            if copies is not None and not PartOrder(program, decode.sources, 1).is_local(decode.room(1.0)):
+                copies = None  # units decode side by side what there is no room for
+            if copies is None:
+                decoding = DecodePart(decode, self._made(crew.choice, options))
+                self._pack(decoding)
         part = Part(facts, program, crew, options.prefetch + 2, stream, decoding, copies)
         self._pack(part)
         return part

@@ -17,8 +17,7 @@ from typing import Final, final
 
 import numpy as np
 
-from penstock.lower._batches import ParallelProgram
-from penstock.lower._parts import PartProgram, cache_of
+from penstock.lower._parts import PartProgram
 from penstock.lower._program import Position, Unit, UnitResult
 from penstock.memory._part_memory import HeldParts, PartMemory, SharedParts
 from penstock.memory._ring import Ring
@@ -37,8 +36,8 @@ class PartFeed(LocalClient):
     """Decodes parts on workers, as far as there is room.
 
     Args:
-        program: Decodes parts.
-        batches: The program of the batches.
+        program: Decodes parts. On threads its sources are open.
+        order: What the batches want; None if `plan` is told.
         room: The memory for parts.
         make_executor: Makes the executor.
         wake: Wakes the executor of the delivery. Takes no lock.
@@ -49,7 +48,7 @@ class PartFeed(LocalClient):
     def __init__(
         self,
         program: PartProgram,
-        batches: ParallelProgram,
+        order: PartOrder | None,
         room: int,
         make_executor: Callable[[Client], Executor],
         wake: Callable[[], None],
@@ -64,7 +63,7 @@ class PartFeed(LocalClient):
         self._executor = executor = make_executor(self)
         self.stop_workers = executor.request_stop
         try:
-            self._order = PartOrder(batches, [each.source for each in program.sources], executor.worker_count)
+            self._order = order
             self._position: Position | None = None
             """The batch behind those in sight."""
             self._loads: list[Load] = []
@@ -85,8 +84,6 @@ class PartFeed(LocalClient):
                 is_shared=executor.reach != "thread",
                 step_count=program.step_count,
             )
-            if executor.reach == "thread":
-                program.opened = [cache_of(batches.sources[each.source]) for each in program.sources]
             executor.begin(program, self.ring, self.memory)
         except BaseException:
             executor.request_stop()
@@ -116,8 +113,8 @@ class PartFeed(LocalClient):
     def _look(self) -> None:
         """Looks a block further ahead if that is far enough from what was seen, and decides."""
         plan, order = self.plan, self._order
-        assert self._position is not None
-        while not plan.sight_count or plan.sight_count + order.block_count <= order.sight_count:
+        while order is not None and (not plan.sight_count or plan.sight_count + order.block_count <= order.sight_count):
+            assert self._position is not None
             is_first = not plan.sight_count
             wanted, self._position = order.block(self._position)
             for each in wanted:

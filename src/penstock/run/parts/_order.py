@@ -5,10 +5,10 @@ from typing import Final, final
 
 import numpy as np
 
+from penstock.lower._analysis import PartedSource
 from penstock.lower._batches import ParallelProgram
 from penstock.lower._program import Position
 from penstock.plan._order import ReadOrder
-from penstock.plan._source import Source
 from penstock.run.parts._plan import Want
 
 BLOCK_ELEMENTS: Final = 1 << 12
@@ -27,11 +27,11 @@ class PartOrder:
         worker_count: How many units share a batch.
     """
 
-    def __init__(self, program: ParallelProgram, sources: Sequence[Source], worker_count: int) -> None:
+    def __init__(self, program: ParallelProgram, sources: Sequence[PartedSource], worker_count: int) -> None:
         self._program = program
-        self._orders = [ReadOrder(program.node, each, program.batch_count) for each in sources]
-        sizes = [each.parts for each in sources]
-        self._bounds = [each.bounds for each in sizes if each is not None]
+        self._orders = [ReadOrder(program.node, each.source, program.batch_count) for each in sources]
+        self._sizes = [each.sizes for each in sources]
+        self._bounds = [each.bounds for each in self._sizes]
         self._firsts = np.cumsum([0, *(len(each) - 1 for each in self._bounds)]).tolist()
         self._unit_span = 1 / max(1, worker_count)
         largest = max(int(np.diff(each).max(initial=1)) for each in self._bounds)
@@ -40,6 +40,13 @@ class PartOrder:
         """Batches of a block."""
         self.sight_count = max(2, min(MOST_ELEMENTS, max(largest, 2 * self._firsts[-1])) // rows)
         """How many batches are to be in sight: until the next part of a table that is read in order is."""
+
+    def is_local(self, room: int) -> bool:
+        """Returns whether the parts of a batch fit into the room together, for each of the first batches."""
+        nbytes = np.concatenate([each.nbytes for each in self._sizes])
+        room -= max(int(each.work_nbytes.max(initial=0)) for each in self._sizes)
+        wanted, _ = self.block((0, 0))
+        return all(int(nbytes[[part for part, _ in each]].sum()) <= room for each in wanted)
 
     def block(self, position: Position) -> tuple[list[list[Want]], Position]:
         """Returns what the batches from a position on want, and the position behind them."""

@@ -116,6 +116,10 @@ class PartPlan:
         """A batch that began reads no part any more."""
         del self._running[batch]
 
+    def end_all(self) -> None:
+        """No batch that began reads a part any more."""
+        self._running.clear()
+
     def decoded(self, part: int, nbytes: int, *, is_there: bool) -> None:
         """A decoding has ended.
 
