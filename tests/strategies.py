@@ -42,6 +42,7 @@ from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
 from penstock.plan._batch import Batching
 from penstock.plan._index import repeats
+from penstock.plan._parted import PartSizes
 from penstock.plan._sample import Weights
 from penstock.plan._source import Source
 from penstock.sources.boxes import BoxSource
@@ -228,9 +229,29 @@ class Parted(Source):
         out[...] = indices
 
 
+class Decoded(Parted):
+    """Numbers whose parts are decoded as a whole, of which some are kept."""
+
+    def __init__(self, sizes: Sequence[int], room: float) -> None:
+        super().__init__(sizes)
+        self._room = room
+
+    @property
+    def parts(self) -> PartSizes | None:
+        """There is room for a share of the parts."""
+        sizes = super().parts
+        assert sizes is not None
+        return sizes._replace(room=sizes.room_of(self._room))
+
+    def decode(self, part: int) -> Any:
+        """Returns the numbers of a part."""
+        return np.arange(*self.part_bounds[part : part + 2])
+
+
 def _parted(draw: st.DrawFn) -> Plan:
-    sizes = draw(st.lists(st.integers(0, 4), min_size=1, max_size=4).filter(any))
-    return Plan(from_source(Parted(sizes)), lambda epoch: [np.int64(i) for i in range(sum(sizes))])
+    sizes = draw(st.lists(st.integers(0, 4), min_size=1, max_size=6).filter(any))
+    source = draw(st.sampled_from([Parted(sizes), Decoded(sizes, 0), Decoded(sizes, 0.5), Decoded(sizes, 1)]))
+    return Plan(from_source(source), lambda epoch: [np.int64(i) for i in range(sum(sizes))])
 
 
 class Chunked(Source):

@@ -335,10 +335,10 @@ def from_source(source: Any, *, element_spec: Tree = None, files_in: str | os.Pa
     """Makes a dataset of any object with a length and elements by index.
 
     Args:
-        source: A `penstock.Source`; an object with its members (`element_spec`, `__len__`, `read_into`, and any other);
-            a `datasets.Dataset` of Hugging Face, which is read from its Arrow files; or any object with `__len__` and
-            `__getitem__`, such as a list or a map-style torch dataset, which several threads read at once. A column or
-            a table of pandas, Polars or Arrow is read by position; a row of a table is a dict.
+        source: A `penstock.Source`; an object with its members (`element_spec`, `__len__`, `read_into` or `decode`, and
+            any other); a `datasets.Dataset` of Hugging Face, which is read from its Arrow files; or any object with
+            `__len__` and `__getitem__`, such as a list or a map-style torch dataset, which several threads read at
+            once. A column or a table of pandas, Polars or Arrow is read by position; a row of a table is a dict.
         element_spec: For an object with `__getitem__`: the spec of its elements, a tree of `ArraySpec`, with None for
             axes that differ. Without it element 0 is read once, when the spec is first needed.
         files_in: For a dataset of Hugging Face whose images or sounds are files beside it: the folder that has them.
@@ -374,7 +374,7 @@ def from_source(source: Any, *, element_spec: Tree = None, files_in: str | os.Pa
         if hasattr(source, "tocsr"):
             fact += ". Rows of a sparse matrix: from_csr(matrix.tocsr())"
         raise ArgumentTypeError(f"{fact}.") from error
-    if hasattr(source, "read_into") and hasattr(source, "element_spec"):
+    if hasattr(source, "element_spec") and (hasattr(source, "read_into") or hasattr(source, "decode")):
         return _own_spec(SourceAdapter(source), element_spec)
     if not hasattr(source, "__getitem__"):
         raise ArgumentTypeError(f"from_source() needs an object with read_into() or [i], got {type_of(source)}.")

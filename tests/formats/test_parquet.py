@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.base._fingerprint import fingerprint
-from penstock.plan._source import Read
+from penstock.plan import _parted
+from penstock.plan._source import Read, limited_nbytes
 from penstock.testing import SourceTests
 from tests.waits import DEADLINE_S
 
@@ -191,7 +191,7 @@ def test_columns_are_those_asked_for_in_their_order(tmp_path):
 @pytest.fixture
 def little_room(monkeypatch):
     """No more is kept than two neighbouring groups."""
-    monkeypatch.setattr(parquet, "KEPT_NBYTES", 1)
+    monkeypatch.setattr(_parted, "ROOM_NBYTES", 1)
 
 
 @pytest.mark.usefixtures("leaves_nothing_behind")
@@ -241,7 +241,8 @@ def test_a_table_that_there_is_room_for_is_decoded_once_in_any_order(tmp_path, d
 def test_what_is_there_is_read_before_others_take_its_place(tmp_path, decoded):
     source = ps.from_parquet(saved(tmp_path / "a.parquet", pa.table({"x": np.arange(1000)}), 100))._node.data
     # 8 of 10 groups, and the memory to decode one.
-    opened = source.with_cache_limit(int(8.5 * 4096) + 4 * 4096).open()
+    opened = source.open()
+    opened.part_cache.limit((8.5 * 4096 + 4 * 4096) / source.kept_nbytes)
     out = {"x": np.empty(10, "i8")}
     for _ in range(11):
         read(opened, np.arange(0, 1000, 100), out)
@@ -257,11 +258,6 @@ def test_no_more_is_kept_than_said(tmp_path):
     nbytes, work = source.groups.nbytes, source.groups.work_nbytes
     assert source.kept_nbytes == max(nbytes[:-1] + nbytes[1:]) + max(work) <= 6 * max(nbytes)
     assert pickle.loads(pickle.dumps(source)).kept_nbytes == source.kept_nbytes
-    assert (
-        pickle.loads(pickle.dumps(source.with_cache_limit(0))).kept_nbytes
-        == source.with_cache_limit(0).kept_nbytes
-        < source.kept_nbytes
-    )
     opened, out = source.open(), {"x": np.empty(100, "i8"), "l": np.empty(100, object)}
     for at in range(0, 100_000, 5000):
         read(opened, np.arange(at, at + 100), out)
@@ -275,12 +271,13 @@ def test_no_more_is_kept_than_said(tmp_path):
 def test_less_is_kept_where_it_is_asked_for(tmp_path):
     source = dataset(saved(tmp_path / "a.parquet", pa.table({"x": np.arange(100_000)}), 10_000))._node.data
     assert source.kept_nbytes == 100_000 * 8 + 4 * 80_000
-    assert source.with_cache_limit(10**9) is source
-    less = source.with_cache_limit(600_000)
-    assert less.kept_nbytes == 600_000
-    assert source.with_cache_limit(0).kept_nbytes == 5 * 80_000, "one group, and what it takes to decode it"
-    assert less == source
-    assert fingerprint(less) == fingerprint(source), "or caches of it would begin anew"
+    assert limited_nbytes(source, 0.5) == 560_000
+    assert limited_nbytes(source, 0) == 5 * 80_000, "one group, and what it takes to decode it"
+    opened, out = source.open(), {"x": np.empty(10, "i8")}
+    opened.part_cache.limit(0.5)
+    for _ in range(2):
+        read(opened, np.arange(0, 100_000, 10_000), out)
+        assert opened.part_cache.nbytes <= 560_000
 
 
 @pytest.mark.parametrize("kind", ["text", "bytes", "list", "nulls", "field"])
@@ -325,7 +322,7 @@ def test_the_size_of_decompressed_batches_is_known_from_their_rows(tmp_path, mon
     with pa.ipc.new_file(tmp_path / "a.arrow", content.schema, options=options) as writer:
         writer.write_table(content[:10], 10)
         writer.write_table(content[10:])
-    monkeypatch.setattr(parquet, "KEPT_NBYTES", 1 << 10)
+    monkeypatch.setattr(_parted, "ROOM_NBYTES", 1 << 10)
     source = ps.from_arrow(tmp_path / "a.arrow", columns=["x"])._node.data
     if compression is None:
         assert source.groups.nbytes.tolist() == [parquet.COLUMN_NBYTES] * 2
@@ -343,7 +340,7 @@ def test_compressed_columns_that_are_not_read_cost_no_memory(tmp_path, monkeypat
         tmp_path / "a.arrow", content.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")
     ) as writer:
         writer.write_table(content)
-    monkeypatch.setattr(parquet, "KEPT_NBYTES", 1 << 20)
+    monkeypatch.setattr(_parted, "ROOM_NBYTES", 1 << 20)
     ds = ps.from_arrow(tmp_path / "a.arrow", columns=["x"])
     assert ds._node.data.groups.nbytes.tolist() == [8000]
     opened, out = ds._node.data.open(), {"x": np.empty(1, "i8")}
@@ -434,7 +431,8 @@ def test_lists_of_a_negative_size_are_an_error_that_names_the_file(tmp_path):
 @pytest.mark.usefixtures("leaves_nothing_behind")
 def test_a_thread_waits_until_there_is_room_for_what_it_needs(tmp_path, monkeypatch):
     source = dataset(saved(tmp_path / "a.parquet", pa.table({"x": np.arange(3000)}), 1000))._node.data
-    opened = source.with_cache_limit(0).open()
+    opened = source.open()
+    opened.part_cache.limit(0)
     began, waits, done = [], threading.Event(), threading.Event()
     read_group = parquet.read_group
     monkeypatch.setattr(parquet, "read_group", lambda *what: began.append(what[1]) or read_group(*what))

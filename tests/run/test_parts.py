@@ -12,6 +12,7 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 from penstock.formats import parquet  # noqa: E402  # it needs pyarrow
+from penstock.plan import _parted  # noqa: E402
 from penstock.run.parts._plan import PartPlan  # noqa: E402
 from tests.run.common import Gate  # noqa: E402
 from tests.waits import DEADLINE_S  # noqa: E402
@@ -71,7 +72,7 @@ ORDERS = {
 @pytest.mark.parametrize("order", ORDERS)
 def test_batches_are_those_of_inline_whatever_the_room(path, order, room, monkeypatch, most_kept):
     if room != "all":
-        monkeypatch.setattr(parquet, "KEPT_NBYTES", 1 if room == "one group" else 8 * 12288)
+        monkeypatch.setattr(_parted, "ROOM_NBYTES", 1 if room == "one group" else 8 * 12288)
     ds = ORDERS[order](opened(path)).batch(64)
     with ds.loader(executor="inline") as loader:
         expected = [{name: column.copy() for name, column in batch.items()} for batch in loader]
@@ -166,7 +167,7 @@ def test_close_waits_for_no_row_group_that_never_comes_and_ends_a_consumer_that_
 
 
 def test_a_row_group_that_fails_takes_no_room_from_those_before_it(path, monkeypatch):
-    monkeypatch.setattr(parquet, "KEPT_NBYTES", 1)
+    monkeypatch.setattr(_parted, "ROOM_NBYTES", 1)
     read_group = parquet.read_group
 
     def reading(file, number, *rest):
@@ -183,7 +184,7 @@ def test_a_row_group_that_fails_takes_no_room_from_those_before_it(path, monkeyp
 
 @pytest.mark.parametrize("dtype", [None, "int32"])
 def test_a_shuffle_by_chunks_decodes_one_row_group_after_the_other(path, decoded, dtype, monkeypatch):
-    monkeypatch.setattr(parquet, "KEPT_NBYTES", 1)
+    monkeypatch.setattr(_parted, "ROOM_NBYTES", 1)
     ds = opened(path) if dtype is None else opened(path).cast(dtype)
     ds = ds.shuffle(seed=1, window="chunks")
     rows = np.concatenate([batch["x"] for batch in rows_of(ds.batch(64))])

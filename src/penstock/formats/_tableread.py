@@ -24,8 +24,6 @@ Integers = npt.NDArray[np.int64]
 AnyColumn = Column | Ragged
 Kind = Literal["parquet", "arrow"]
 
-KEPT_NBYTES: Final = 128 << 20
-"""Decoded groups that are kept in a process, or two larger neighbouring groups."""
 PIECE_NBYTES: Final = 1 << 20
 """A column is decoded in pieces of about this size, and columns one after the other."""
 WORK_NBYTES: Final = 24 << 20

@@ -8,7 +8,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Final, NamedTuple, NoReturn, final
 
@@ -32,7 +32,6 @@ from penstock.formats._leaves import (
     require_casts,
 )
 from penstock.formats._tableread import (
-    KEPT_NBYTES,
     WORK_NBYTES,
     AnyColumn,
     Footer,
@@ -180,33 +179,6 @@ class TableSource(Tabular, FilesSource):
             is_mapped,
         )
 
-    @cached_property
-    def room(self) -> int | None:
-        """The limit of `with_cache_limit`; None for the default.
-
-        No field, because elements do not depend on it: caches stay valid, and sources of the same rows are equal.
-        """
-        return None
-
-    @property
-    def kept_nbytes(self) -> int:
-        """The groups that are kept, and the memory to decode one."""
-        nbytes, work = self.groups.nbytes, self.groups.work_nbytes
-        if not len(nbytes):
-            return 0
-        room = self.room
-        if room is None:
-            room = max(KEPT_NBYTES, int(max(nbytes[:-1] + nbytes[1:], default=0)))
-        return max(int((nbytes + work).max()), min(room, int(nbytes.sum())) + int(work.max()))
-
-    def with_cache_limit(self, nbytes: int) -> "TableSource":
-        """Returns the same rows with a lower limit, which holds at least one group."""
-        if nbytes >= self.kept_nbytes:
-            return self
-        made = replace(self)
-        made.__dict__.update(self.__dict__, room=max(0, nbytes - int(self.groups.work_nbytes.max())))
-        return made
-
     @property
     def bounds(self) -> Integers:
         return self.groups.bounds
@@ -220,11 +192,16 @@ class TableSource(Tabular, FilesSource):
         """Those of the groups; None if they lie in mapped files, where nothing is decoded."""
         return None if self.groups.is_mapped else self.part_sizes
 
-    @property
+    @cached_property
     def part_sizes(self) -> PartSizes:
         """The sizes of the groups."""
         groups = self.groups
-        return PartSizes(groups.bounds, groups.nbytes, groups.work_nbytes, self.kept_nbytes)
+        return PartSizes.of(groups.bounds, groups.nbytes, groups.work_nbytes)
+
+    @property
+    def kept_nbytes(self) -> int:
+        """The groups that are kept, and the memory to decode one."""
+        return self.part_sizes.room
 
     def describe(self, index: int) -> str:
         return self.describe_row(*placed(self.bounds, index))

@@ -1,6 +1,5 @@
 """JSON Lines and CSV as tables: text is converted once, and is the rows of an Arrow file then (design/0034)."""
 
-import copy
 import json
 import logging
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from penstock.formats._recordindex import Compressed, compressed, keep_content, 
 from penstock.formats._textarrow import NOTE, Format, Text
 from penstock.formats.lines import encoding_of
 from penstock.formats.parquet import TableSource
+from penstock.plan._parted import PartSizes
 from penstock.sources._openfile import File, FilesSource, bounds_of, placed
 from penstock.sources.parted import PartedArray
 
@@ -122,10 +122,9 @@ class RowSource(FilesSource):
     def kept_nbytes(self) -> int:
         return self.table.kept_nbytes
 
-    def with_cache_limit(self, nbytes: int) -> "RowSource":
-        made = copy.copy(self)
-        made.__dict__["table"] = self.table.with_cache_limit(nbytes)
-        return made
+    @property
+    def parts(self) -> PartSizes | None:
+        return self.table.parts
 
     def arrays(self) -> Sequence[PartedArray] | None:
         return self.table.arrays() and [

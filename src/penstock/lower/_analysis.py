@@ -16,7 +16,7 @@ from penstock.plan._node import Node, upwards, walk
 from penstock.plan._pad import PaddedBatch
 from penstock.plan._parted import PartSizes
 from penstock.plan._reader import WorkerStatus
-from penstock.plan._source import Source, key_of, limited
+from penstock.plan._source import Source, key_of, limited_nbytes
 from penstock.plan._stream import Generate, Inlet
 from penstock.plan._tolerate import FailureFilter
 from penstock.plan._traits import Traits
@@ -150,7 +150,7 @@ class Analysis:
         """
         opened = [each.opens for each in self._outside(staged) if id(each) not in staged]
         found = {key_of(source): source for source in opened if isinstance(source, Source)}
-        return sum(limited(source, share).kept_nbytes for key, source in found.items() if key not in shared)
+        return sum(limited_nbytes(source, share) for key, source in found.items() if key not in shared)
 
     @property
     def largest_source(self) -> str:

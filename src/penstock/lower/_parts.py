@@ -20,16 +20,12 @@ from penstock.memory._ring import RingView
 from penstock.memory._rows import Rows
 from penstock.plan._parted import PartCache
 from penstock.plan._reader import OpenSources, WorkerStatus
-
-
-def opened_parts(opened: Any) -> Any:
-    """What a source with parts opened, which has a `part_cache`."""
-    return getattr(opened, "inner", opened)
+from penstock.plan._source import inner_of
 
 
 def cache_of(opened: Any) -> PartCache:
     """The decoded parts of what a source with parts opened."""
-    cache: PartCache = opened_parts(opened).part_cache
+    cache: PartCache = inner_of(opened).part_cache
     return cache
 
 
@@ -86,7 +82,7 @@ class PartProgram(Program):
 
     def room(self, share: float) -> int:
         """Returns the memory for parts, if sources keep this share of theirs."""
-        return sum(max(each.least_room, int(share * each.room)) for each in (part.sizes for part in self.sources))
+        return sum(each.sizes.room_of(share) for each in self.sources)
 
     @property
     def least_room(self) -> int:

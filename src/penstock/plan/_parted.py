@@ -3,14 +3,22 @@
 A part is decoded as a whole, whichever of its elements is wanted. A source says how large its parts are, and what it
 opens decodes one. Nothing else about them is the source's: a plan whose order is known decides which parts are decoded,
 kept and dropped (`run/parts/_plan.py`), and where there is none, `PartCache` keeps those that were used last.
+
+What a source opened has a `part_cache`. For a source with `decode`, such as one of the user's, that is `_decoded.py`.
 """
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol, final
+from typing import Any, Final, NamedTuple, Protocol, final
+
+import numpy as np
 
 from penstock.memory._rows import Indices
+
+ROOM_NBYTES: Final = 128 << 20
+"""What a source keeps of decoded parts, at most, unless two parts that follow each other are larger."""
 
 
 class PartSizes(NamedTuple):
@@ -25,10 +33,20 @@ class PartSizes(NamedTuple):
     room: int
     """The most memory for decoded parts."""
 
+    @staticmethod
+    def of(bounds: Indices, nbytes: Indices, work_nbytes: Indices) -> "PartSizes":
+        """Chooses the room: for all parts, or `ROOM_NBYTES`, or for two that follow each other, and for a decoding."""
+        most = max(ROOM_NBYTES, int((nbytes[:-1] + nbytes[1:]).max(initial=0)))
+        return PartSizes(bounds, nbytes, work_nbytes, min(most, int(nbytes.sum())) + int(work_nbytes.max(initial=0)))
+
     @property
     def least_room(self) -> int:
         """The memory for one part at a time, and its decoding."""
         return int((self.nbytes + self.work_nbytes).max(initial=0))
+
+    def room_of(self, share: float) -> int:
+        """Returns the most memory for decoded parts, if the source keeps only a share."""
+        return max(self.least_room, int(share * self.room))
 
 
 class PartView(Protocol):
@@ -69,7 +87,7 @@ class PartCache:
     def __init__(self, decode: Callable[[int], tuple[Any, int]], sizes: PartSizes) -> None:
         self.decode = decode
         self.sizes = sizes
-        self._room = sizes.room
+        self._room = sizes.room_of(1)
         self._view: PartView | None = None
         self._first = 0
         self._let_go = threading.Condition()
@@ -79,6 +97,10 @@ class PartCache:
         """The part that each thread uses."""
         self.late_count = 0
         """Parts that were decoded when they were needed. For a warning, where a lost update does no harm."""
+
+    def limit(self, share: float) -> None:
+        """Keeps only a share of the memory. Called before anything is read."""
+        self._room = self.sizes.room_of(share)
 
     def follow(self, view: PartView, first: int) -> None:
         """Takes parts from a view from now on. Those that are not there are decoded for one use, and not kept.
@@ -161,3 +183,28 @@ class PartCache:
                 room += self._decoded.pop(other).nbytes
         # With no part in use there is nothing to wait for: a part may be larger than its file said.
         return room >= need or not used
+
+
+def by_part(bounds: Indices, indices: Indices, rows: Indices | slice) -> Iterator[tuple[int, Indices, Indices | slice]]:
+    """Yields each part that holds some of the elements, in order: the part, their numbers in it, and their rows."""
+    parts = np.searchsorted(bounds, indices, "right") - 1
+    if len(parts) and (parts == parts[0]).all():  # as in most windows
+        yield int(parts[0]), indices - bounds[parts[0]], rows
+        return
+    order = np.argsort(parts, kind="stable")
+    borders = np.flatnonzero(np.diff(parts[order], prepend=-1, append=-1))
+    for begin, end in itertools.pairwise(borders.tolist()):
+        here = order[begin:end]
+        part = int(parts[here[0]])
+        yield part, indices[here] - bounds[part], rows_of(rows, here)
+
+
+def rows_of(rows: Indices | slice, members: Indices) -> Indices | slice:
+    """Returns the rows of some members of a request, as a slice if they are neighbours, because that is faster."""
+    if not isinstance(rows, slice):
+        return rows[members]
+    step = rows.step or 1
+    first, count = int(members[0]), len(members)
+    if int(members[-1]) - first == count - 1 and bool((members[1:] > members[:-1]).all()):
+        return slice(rows.start + step * first, rows.start + step * (first + count), step)
+    return np.asarray(members * step + rows.start, np.int64)

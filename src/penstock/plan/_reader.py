@@ -30,7 +30,7 @@ from penstock.memory._rows import Indices, Leaves, Rows, Window, chunk_count, co
 from penstock.memory._slot import own_header
 from penstock.memory._times import Times
 from penstock.plan._node import Elements, Node, located, most_elements, walk
-from penstock.plan._source import Openable, Read, Source, key_of, limited, open_source
+from penstock.plan._source import Openable, Read, Source, inner_of, key_of, limited, open_source
 from penstock.plan._text import largest_element, length_text, place_of
 
 T = TypeVar("T")
@@ -105,7 +105,9 @@ class OpenSources:
             if (source := each.opens) is not None and (key := key_of(source)) not in self._opened:
                 if isinstance(source, Source):
                     less = limited(source, share)
-                    self._opened[key] = less, open_source(less)
+                    self._opened[key] = less, (opened := open_source(less))
+                    if less.parts is not None:
+                        inner_of(opened).part_cache.limit(share)
                 else:
                     self._opened[key] = source, source.open()
 

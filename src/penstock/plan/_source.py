@@ -9,8 +9,10 @@ import numpy.typing as npt
 
 from penstock.base import _tree
 from penstock.base._errors import SourceError, type_of
+from penstock.base._spec import Spec
 from penstock.base._tree import Tree
 from penstock.memory._rows import Indices
+from penstock.plan._decoded import DecodedParts
 from penstock.plan._parted import PartSizes
 from penstock.plan._traits import Traits
 
@@ -106,20 +108,42 @@ class Source(Openable, ABC):
         return None
 
     @property
-    def parts(self) -> PartSizes | None:
-        """The sizes of the parts that a run may decode ahead. `open` then returns an object with a `part_cache`.
+    def part_nbytes(self) -> Indices | None:
+        """The memory of each decoded part in bytes, shape `(parts,)`, for a source with `decode`.
 
-        The default is None.
+        The default, None, is that of its elements, which then have one size.
         """
         return None
+
+    def decode(self, part: int) -> Tree:
+        """Decodes a part, for a source that has it in place of `read_into`.
+
+        Workers decode each part once for all of them, before it is needed, as the order of the plan and the memory say.
+
+        Args:
+            part: Its number in `part_bounds`.
+
+        Returns:
+            All its elements: the tree of `element_spec`, each leaf an array `(n, *shape)`, or a list of `n` values if
+            they have any size. They are kept, and must not change afterwards.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no decode().")
+
+    @property
+    def parts(self) -> PartSizes | None:
+        """The sizes of the parts that a run may decode ahead. `open_source` then gives an object with a `part_cache`.
+
+        The default is made of `part_bounds` and `part_nbytes` if the source has `decode`, and else None.
+        """
+        return None if type(self).decode is Source.decode else _sizes_of(self, self.element_spec)
 
     @property
     def kept_nbytes(self) -> int:
         """Largest memory of an open source in each process that reads, such as decoded chunks. Known from headers.
 
-        The default is 0.
+        The default is that of decoded parts, and 0 without.
         """
-        return 0
+        return 0 if self.parts is None else self.parts.room
 
     @property
     def local_files(self) -> Sequence[str]:
@@ -230,7 +254,7 @@ class SourceAdapter(Source):
     """
 
     def __init__(self, inner: Any, handle: Source | None = None) -> None:
-        if not hasattr(inner, "read_into") and not hasattr(inner, "gather"):
+        if not any(hasattr(inner, name) for name in ("read_into", "gather", "decode")):
             raise SourceError(
                 f"open() of {type(handle).__name__} returned {type_of(inner)}, which has no read_into(). Return self, "
                 "or another object that has this method."
@@ -240,7 +264,7 @@ class SourceAdapter(Source):
         self.element_spec: Tree = (inner if handle is None else handle).element_spec
         if handle is not None:
             self.describe = handle.describe  # type: ignore[method-assign]
-        for name in ("read_into", "gather", "advise", "follow", "close", "describe"):
+        for name in ("read_into", "gather", "decode", "advise", "follow", "close", "describe"):
             if hasattr(inner, name):  # bound here, so that a read takes no extra call
                 setattr(self, name, getattr(inner, name))
 
@@ -269,8 +293,15 @@ class SourceAdapter(Source):
         return bounds
 
     @property
+    def parts(self) -> PartSizes | None:
+        found: PartSizes | None = getattr(self._inner, "parts", None)
+        if found is None and hasattr(self._inner, "decode") and hasattr(self._inner, "part_bounds"):
+            found = _sizes_of(self._inner, self.element_spec)
+        return found if isinstance(found, PartSizes) else None
+
+    @property
     def kept_nbytes(self) -> int:
-        return int(getattr(self._inner, "kept_nbytes", 0))
+        return int(getattr(self._inner, "kept_nbytes", 0 if self.parts is None else self.parts.room))
 
     def _made(self, name: str, *arguments: Any) -> Source | None:
         """The source that a method of the inner object returns; None if it has none, or returns none."""
@@ -307,17 +338,46 @@ def _as_source(value: Any, handle: Source | None = None) -> Source:
 
 
 def open_source(source: Source) -> Source:
-    """Opens a source. `open` may return any object that reads.
+    """Opens a source. `open` may return any object that reads, or decodes parts.
 
     Raises:
         SourceError: The object has no `read_into`.
     """
-    return _as_source(source.open(), source)
+    opened, sizes = source.open(), source.parts
+    if sizes is not None and not hasattr(inner_of(opened), "part_cache"):
+        close = None if opened is source else opened.close
+        opened = DecodedParts(opened.decode, close, sizes, source.element_spec, type(source).__name__)
+    return _as_source(opened, source)
+
+
+def inner_of(opened: Any) -> Any:
+    """What a source opened, without the adapter that gives it the whole interface."""
+    return opened.inner if isinstance(opened, SourceAdapter) else opened
 
 
 def limited(source: Source, share: float) -> Source:
     """The same source, that keeps only a share of its memory if it can."""
     return source if share >= 1 else source.with_cache_limit(int(share * source.kept_nbytes))
+
+
+def limited_nbytes(source: Source, share: float) -> int:
+    """The memory of an open source that keeps only a share of it."""
+    return limited(source, share).kept_nbytes if source.parts is None else source.parts.room_of(share)
+
+
+def _sizes_of(source: Any, element_spec: Tree) -> PartSizes:
+    """The sizes of the parts of a source with `decode`."""
+    bounds, nbytes = np.asarray(source.part_bounds, np.int64), getattr(source, "part_nbytes", None)
+    if nbytes is None:
+        spec = Spec.of(element_spec)
+        if not spec.is_bounded:
+            raise SourceError(
+                f"{type(source).__name__} has decode(), and its elements have any size. Say how much memory each part "
+                "takes when it is decoded: part_nbytes, an array with the bytes of each."
+            )
+        nbytes = spec.nbytes * np.diff(bounds)
+    nbytes = np.asarray(nbytes, np.int64)
+    return PartSizes.of(bounds, nbytes, nbytes)
 
 
 _SAID = [name for name in Traits._fields if hasattr(Source, name)]

@@ -50,6 +50,7 @@ from penstock.base._threads import starting_threads
 from penstock.base._travel import leaves_machine
 from penstock.base._units import size_text
 from penstock.memory._rows import Indices
+from penstock.plan._parted import by_part as by_part, rows_of as rows_of
 from penstock.plan._source import Read, Source
 from penstock.sources._blocks import BlockReader, Spans
 from penstock.sources._diskcache import DiskCache
@@ -390,33 +391,6 @@ def placed(bounds: Integers, index: int) -> tuple[int, int]:
     """Returns the part that holds an element, and the element's number in it."""
     number = int(np.searchsorted(bounds, index, "right")) - 1
     return number, index - int(bounds[number])
-
-
-def by_part(
-    bounds: Integers, indices: Indices, rows: Indices | slice
-) -> Iterator[tuple[int, Integers, Indices | slice]]:
-    """Yields each part that holds some of the elements, in order: the part, their numbers in it, and their rows."""
-    parts = np.searchsorted(bounds, indices, "right") - 1
-    if len(parts) and (parts == parts[0]).all():  # as in most windows
-        yield int(parts[0]), indices - bounds[parts[0]], rows
-        return
-    order = np.argsort(parts, kind="stable")
-    borders = np.flatnonzero(np.diff(parts[order], prepend=-1, append=-1))
-    for begin, end in itertools.pairwise(borders.tolist()):
-        here = order[begin:end]
-        part = int(parts[here[0]])
-        yield part, indices[here] - bounds[part], rows_of(rows, here)
-
-
-def rows_of(rows: Indices | slice, members: Integers) -> Indices | slice:
-    """Returns the rows of some members of a request, as a slice if they are neighbours, because that is faster."""
-    if not isinstance(rows, slice):
-        return rows[members]
-    step = rows.step or 1
-    first, count = int(members[0]), len(members)
-    if int(members[-1]) - first == count - 1 and bool((members[1:] > members[:-1]).all()):
-        return slice(rows.start + step * first, rows.start + step * (first + count), step)
-    return np.asarray(members * step + rows.start, np.int64)
 
 
 def described(

@@ -20,9 +20,10 @@ from penstock.base._errors import SourceError
 from penstock.lower._analysis import PartedSource
 from penstock.lower._batches import ParallelProgram
 from penstock.lower._copies import Copy
-from penstock.lower._parts import PartProgram, opened_parts
+from penstock.lower._parts import PartProgram
 from penstock.memory._part_memory import HeldParts
 from penstock.memory._times import Noted
+from penstock.plan._source import inner_of
 from penstock.run.executors._threads import ThreadsExecutor
 from penstock.run.parts._feed import PartFeed
 from penstock.run.parts._plan import Want
@@ -58,7 +59,7 @@ class Tables:
         sources: list[PartedSource] = []
         for number, array in enumerate(arrays):
             if isinstance(array, PartedArray):
-                opened = opened_parts(program.sources[array.source])
+                opened = inner_of(program.sources[array.source])
                 if opened not in self._opened:
                     self._opened.append(opened)
                     sizes = opened.part_cache.sizes
