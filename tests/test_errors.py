@@ -331,8 +331,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         (
             r"shard=\(0, 2\) divides the rows of each batch, but elements of this dataset are \(2, None\) int64, "
-            r"whose size is not known ahead\. Pad to one: padded_batch\(padded_shapes=\)\. "
-            r"Or divide elements before they are put in batches: ds\.shard\(0, 2\)\."
+            r"whose size is not known ahead\. Give ranks whole batches: whole_batches=True\. Or pad to one: "
+            r"padded_batch\(padded_shapes=\)\."
         ),
     ),
     "shards of buckets": (
@@ -347,15 +347,16 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         (
             r"shard=\(0, 2\) divides the rows of each batch, but elements of this dataset are \(2, None\) int64, "
-            r"whose size is not known ahead\. Pad to one: bucket_by_length\(padded_shapes=\)\. "
-            r"Or divide elements before they are put in batches: ds\.shard\(0, 2\)\."
+            r"whose size is not known ahead\. Give ranks whole batches: whole_batches=True\. Or pad to one: "
+            r"bucket_by_length\(padded_shapes=\)\."
         ),
     ),
     "shards that do not divide": (
         lambda: ps.range(9).batch(3).loader(shard=(0, 2)),
         ValueError,
         (
-            r"A batch has 3 elements, which 2 shards cannot share evenly\. Use a batch size that 2 divides\. Or let "
+            r"A batch has 3 elements, which 2 shards cannot share evenly\. Give ranks whole batches: "
+            r"whole_batches=True\. Or use a batch size that 2 divides\. Or let "
             r"shares differ by an element: uneven='weights'; for evaluation uneven='mask'\."
         ),
     ),
@@ -363,7 +364,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: ps.range(9).batch(4).loader(shard=(0, 2)),
         ValueError,
         (
-            r"The last batch has 1 elements?, which 2 shards cannot share evenly\. Use a batch size that 2 "
+            r"The last batch has 1 elements?, which 2 shards cannot share evenly\. Give ranks whole batches: "
+            r"whole_batches=True\. Or use a batch size that 2 "
             r"divides and drop_remainder=True\. Or let shares differ by an element: uneven='weights'; for evaluation "
             r"uneven='mask'\."
         ),

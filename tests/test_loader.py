@@ -497,7 +497,7 @@ def test_options_are_numbers_of_numpy_too(options: dict[str, Any]) -> None:
     with dataset().loader("threads" if "workers" in options else "inline", **options) as loader:
         assert [batch.tolist() for batch in loader] == epoch(0)
     plain = LoaderOptions(**options)
-    assert {type(value) for value in vars(plain).values()} <= {str, int, float, tuple, type(None)}
+    assert {type(value) for value in vars(plain).values()} <= {str, int, bool, float, tuple, type(None)}
     assert {type(part) for part in plain.shard} == {int}
 
 

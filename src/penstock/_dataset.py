@@ -1730,10 +1730,11 @@ class Dataset(NoArray):
         *,
         uneven: Uneven = "refuse",
         micro_batches: int = 1,
+        whole_batches: bool = False,
     ) -> Loader:
         """Makes what runs this dataset: workers that fill batches ahead, in memory that is reused.
 
-        Only `on_error`, `shard`, `uneven` and `micro_batches` change what is delivered.
+        Only `on_error`, `shard`, `uneven`, `micro_batches` and `whole_batches` change what is delivered.
 
         Args:
             executor: `"processes"` for Python functions, which hold the GIL. `"threads"` for reads, and for
@@ -1778,9 +1779,20 @@ class Dataset(NoArray):
                 evenly as possible. The weights are float32, such that the mean over the ranks of `mean(weights * loss)`
                 is the mean over the batch. `"mask"` is for evaluation, and for frameworks that need one shape: every
                 share of every batch, also of a short last one, is filled up to one size, and the mask, of bool, is
-                False for rows that fill up.
+                False for rows that fill up. `"pad"` is for `whole_batches`.
             micro_batches: In how many equal parts each batch arrives, one after the other, for the accumulation of
                 gradients. A state counts whole batches: after some of the parts, that batch comes again.
+            whole_batches: Gives ranks whole batches in turn, in place of a share of the rows of each: for batches of
+                unequal or unknown size. At each step rank `index` of `count` gets batch `position + index`. With
+                `micro_batches=k` a step is `k` whole batches of each rank, one after the other: of rank `index` those
+                with the numbers `position + index`, `position + count + index`, and so on. A state counts the batches
+                of all ranks, so another number of ranks goes on exactly. Every rank makes the same number of steps. At
+                the end of an epoch, batches that are too few for a step are left out. With `uneven="pad"` what arrives
+                is a pair: the batch, and its weight, a float32 of shape `()`. It is 1, and in the last step such that
+                the mean over the step of `weight * loss` is the mean over its batches. Ranks without a batch there get
+                the last batch once more, with the weight 0. Of a stream, each rank reads everything and leaves out the
+                batches of others, and the elements of a step wait in memory; it takes no `"pad"` unless its length is
+                known.
 
         Raises:
             ArgumentError: An option has no meaning, the dataset is empty, shards do not divide the batch, or
@@ -1812,6 +1824,7 @@ class Dataset(NoArray):
                 ray_options,
                 uneven,
                 micro_batches,
+                whole_batches,
             ),
         )
 

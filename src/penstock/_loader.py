@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, TypeVarTuple, final
 
+import numpy as np
+
 from penstock._progress import Progress
 from penstock.base._arguments import NoArray, refuse_attribute
 from penstock.base._errors import (
@@ -23,6 +25,7 @@ from penstock.base._errors import (
     UnknownLengthError,
     WorkerError,
 )
+from penstock.base._spec import ArraySpec
 from penstock.base._tracebacks import shorten
 from penstock.base._traffic import Traffic
 from penstock.base._tree import Tree
@@ -103,13 +106,17 @@ class Loader(NoArray):
         self.progress = Progress(node, same_epoch=same_epoch)
         """Where the run is, for adapters."""
         share = Share(*options.shard, options.uneven, options.micro_batches, multiple)
+        if options.whole_batches:
+            share = Share()
+            _require_steps(node, options)
         self.arrangement = arrange(node, options, share, same_epoch=same_epoch, quarantine=quarantine)
         """What runs, for adapters. Another takes its place where the rest of an epoch has other batches."""
         caution_functions(node)
         self._budget = self.arrangement.budget  # a cache that is complete takes less, and what was said stays
         if options.memory_limit is None and (text := self._budget.caution(free_nbytes())):
             _log.warning("%s", text)
-        self._batch_count = self.arrangement.program.batch_count
+        self._batch_count = self.arrangement.batch_count
+        """Batches of all ranks in an epoch; None if that is unknown or infinite."""
         self._length = self.arrangement.plan.length
         self._files = FileWatch(node)
         self._delivery: DeliveryBase | None = None
@@ -125,8 +132,8 @@ class Loader(NoArray):
         """The counts when the iteration began, if the log level asks for them."""
         self._logs_epochs = logs_epochs
         """False of a loader that reads labels or keys: its epoch is none of the user's."""
-        self._runs_from = 0
-        """The cut of what is set up."""
+        self._runs_from = (0, 0)
+        """The cut of what is set up, and the batch at which its first step begins."""
         self._is_compared = False
         """Whether the ranks agree on what they deliver from here on."""
         self._warned_empty = False
@@ -157,12 +164,12 @@ class Loader(NoArray):
 
     def _begin(self) -> "_Epoch":
         self._settle()
-        self._run_from(self.progress.begin())
+        self._run_from(self.progress.begin(), self.progress.at[1])
         self._compare_ranks()
         self._files.look(self.progress.at[0])
         self._counters.paused()
         self._started_at = self._started_at or time.perf_counter()
-        self._running().seek(self.progress.at, self.progress.consumed)
+        self._running().seek(self._place(), self.progress.consumed)
         # Adding up the counts is only worth it if the end of the epoch is logged.
         listened = self._logs_epochs and _log.isEnabledFor(logging.INFO)
         self._mark = (self._counters.copy(), self._lanes(), self._cpus and self._cpus_now()) if listened else None
@@ -204,7 +211,8 @@ class Loader(NoArray):
     def element_spec(self) -> Tree:
         """The tree of `ArraySpec` of what is delivered."""
         spec, count = self.arrangement.program.spec, self.arrangement.share.piece_count
-        return spec.tree if count == 1 else spec.divided(count).tree
+        tree = spec.tree if count == 1 else spec.divided(count).tree
+        return (tree, ArraySpec((), np.float32)) if self.arrangement.options.uneven == "pad" else tree
 
     @property
     def projected_nbytes(self) -> int:
@@ -244,6 +252,9 @@ class Loader(NoArray):
             place = Place(place.epoch + 1, 0)  # nobody knew the number of batches while the cache was filled
         if count is not None and (place.position or place.cut) and place.position >= count:
             raise StateError(f"position={place.position} is beyond the {count} batches of an epoch.")
+        turns = self.arrangement.turns
+        if turns is not None and count is not None and not turns.count_of(count - place.position):
+            place = Place(place.epoch + 1, 0)  # too few are left for a step of so many ranks
         self._exclusively(self._resume, place)
 
     def _count_from(self, cut: int) -> int | None:
@@ -252,28 +263,31 @@ class Loader(NoArray):
         return length if isinstance(length, int) else None
 
     def _resume(self, place: Place) -> None:
-        self._run_from(place.cut)
+        self._run_from(place.cut, place.position)
         self.progress.resume(place)
         self._is_compared = False
 
-    def _run_from(self, cut: int) -> None:
-        """Has epochs begin behind some elements."""
-        if cut != self._runs_from:
-            self._restart(cut)
+    def _run_from(self, cut: int, position: int) -> None:
+        """Has epochs begin behind some elements, and steps of whole batches at a position."""
+        turns = self.arrangement.turns
+        runs_from = cut, 0 if turns is None else position % turns.group
+        if runs_from != self._runs_from:
+            self._restart(*runs_from)
             self._counters, self._started_at, self._cpus = Counters(), 0.0, None
 
-    def _restart(self, cut: int) -> None:
-        """Stops the workers, and prepares others for epochs that begin behind some elements."""
+    def _restart(self, cut: int, first: int) -> None:
+        """Stops the workers, and prepares others for epochs that begin behind some elements; see `arrange`."""
         old, delivery, plan = self.arrangement, self._delivery, self.progress.plan
         made = arrange(
             with_batches(plan, cut) if cut else plan,
             old.options,
             old.share,
+            first=first,
             same_epoch=self.progress.same_epoch,
             quarantine=old.quarantine,
         )
         # Attributes only: Ctrl-C does not strike between these lines.
-        self._delivery, self.arrangement, self._runs_from = None, made, cut
+        self._delivery, self.arrangement, self._runs_from = None, made, (cut, first)
         _close(old, delivery)
 
     def _require_same_batches(self, position: int, *, has_cursor: bool) -> None:
@@ -298,8 +312,10 @@ class Loader(NoArray):
     def rest_count(self) -> int | None:
         """The number of batches of the next iteration; None if that is unknown."""
         epoch, position = self.progress.start
-        count = self._count_from(self.progress.cut(epoch))
-        return None if count is None else (count - position) * self.arrangement.share.piece_count
+        count, turns = self._count_from(self.progress.cut(epoch)), self.arrangement.turns
+        if count is None or turns is None:
+            return None if count is None else (count - position) * self.arrangement.share.piece_count
+        return turns.count_of(count - position)
 
     def ring(self) -> "Ring":
         """The ring of the batches, for adapters that register its memory. Workers start."""
@@ -486,7 +502,7 @@ class Loader(NoArray):
         """
         if self._must_restart and not self._is_closed:
             self._must_restart = False
-            self._restart(self._runs_from)
+            self._restart(*self._runs_from)
         old = self.arrangement
         if self._is_closed or old.options.executor != "auto" or old.top.busiest.reach == "thread":
             return
@@ -497,7 +513,7 @@ class Loader(NoArray):
             "The cache has all that is asked for, so threads read it now; the numbers here are of the time since then."
         )
         self._past = "\n".join(filter(None, (old.notes, past)))
-        self._restart(self._runs_from)
+        self._restart(*self._runs_from)
         self._counters, self._started_at, self._cpus = Counters(), 0.0, None
 
     def _running(self) -> DeliveryBase:
@@ -555,8 +571,9 @@ class Loader(NoArray):
             if not self.progress.hand_out():
                 return batch
             # First: if Ctrl-C struck behind the move, the iterator would go on with the next epoch.
-            iterator.is_over = position + 1 == self.arrangement.program.batch_count
-            self.progress.step(delivery.consumed, is_last=iterator.is_over)
+            turns, (_, index) = self.arrangement.turns, self._place()
+            iterator.is_over = index + (turns.step_size if turns else 1) == self.arrangement.program.batch_count
+            self.progress.step(delivery.consumed, count=turns.group if turns else 1, is_last=iterator.is_over)
             if iterator.is_over:
                 self._end_epoch(epoch)
             return batch
@@ -568,9 +585,23 @@ class Loader(NoArray):
             iterator.is_over = True
             raise
 
+    def _place(self) -> tuple[int, int]:
+        """Epoch and number of the batch at the position, among those that the program delivers."""
+        (epoch, position), turns = self.progress.at, self.arrangement.turns
+        return epoch, position if turns is None else (position - turns.first) // turns.count
+
     def _draw(self, delivery: DeliveryBase) -> Tree:
         """Takes the next batch, or the next part of one."""
         progress, share, timeout_s = self.progress, self.arrangement.share, self.arrangement.options.timeout_s
+        if (turns := self.arrangement.turns) is not None:
+            left = progress.pieces or [*range(turns.step_size)][::-1]  # their numbers in the step
+            epoch, index = self._place()
+            batch = delivery.take((epoch, index + left[-1]), timeout_s)
+            if batch is END_OF_EPOCH:
+                return batch
+            if turns.step_size > 1:
+                progress.pieces = left
+            return (batch, np.float32(turns.weight(progress.at[1], left[-1]))) if turns.fills else batch
         if share.piece_count == 1:
             return delivery.take(progress.at, timeout_s)
         if not progress.pieces:
@@ -640,6 +671,34 @@ def _close(arrangement: Arrangement, delivery: DeliveryBase | None) -> None:
         arrangement.close()
     else:
         delivery.close(CLOSE_WAIT_S)
+
+
+def _require_steps(node: Node, options: LoaderOptions) -> None:
+    """Refuses ranks that would not get one whole batch each, and logs what whole batches of a stream cost."""
+    count, step_size, length = options.shard[1], options.micro_batches, node.length
+    if options.uneven == "pad" and not isinstance(length, int):
+        raise ArgumentError(
+            f"uneven='pad' fills up the last step, but this dataset is {length_words(length)}, so no rank knows which "
+            "step is the last. Leave it out: batches at the end that are too few for a step are then left out."
+        )
+    if options.uneven == "refuse" and isinstance(length, int) and length < count * step_size:
+        each = "a whole batch" if step_size == 1 else f"{step_size} whole batches"
+        raise ArgumentError(
+            f"An epoch has {_counted(length, 'batch')}, too few for {each} for each of {count} ranks. Use smaller "
+            "batches, or repeat() before them; or uneven='pad', which gives a rank without one the weight 0."
+        )
+    if count > 1 and node.access == "stream":
+        _log.warning(
+            "%s is a stream, so each of %d ranks reads all of it, and leaves out the batches of the others. The "
+            "elements of %d batches wait in memory for a step.",
+            node.label,
+            count,
+            count * step_size,
+        )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 'es'}"
 
 
 def _require_elements(node: Node) -> None:

@@ -91,12 +91,12 @@ class Progress:
         self.iteration += 1
         return self.cut(self.at[0])
 
-    def step(self, consumed: int, *, is_last: bool) -> None:
-        """Moves behind the batch at the position, whose last part was handed out."""
+    def step(self, consumed: int, *, count: int = 1, is_last: bool) -> None:
+        """Moves behind the batch at the position, whose last part was handed out; or behind the batches of a step."""
         epoch, position = self.at
         if consumed >= 0:
-            self._note_consumed((epoch, position + 1), consumed)
-        self.at = (self._next_epoch, 0) if is_last else (epoch, position + 1)
+            self._note_consumed((epoch, position + count), consumed)
+        self.at = (self._next_epoch, 0) if is_last else (epoch, position + count)
         if self._pieces[1]:
             self.pieces = []
 

@@ -692,8 +692,8 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         ValueError,
         (
             r"This dataset is a stream of unknown length\. Its last batch may "
-            r"have any number of elements, which 2 shards cannot share evenly\. Use drop_remainder=True, "
-            r"or uneven='mask'\."
+            r"have any number of elements, which 2 shards cannot share evenly\. Give ranks whole batches: "
+            r"whole_batches=True\. Or use drop_remainder=True, or uneven='mask'\."
         ),
     ),
 ]

@@ -92,6 +92,7 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
         delivered = Spec.of(loader.element_spec)
         self._delivered = delivered
         self._filled = FilledUp(loader) if loader.arrangement.options.uneven == "mask" else None
+        self._pads = loader.arrangement.options.uneven == "pad"
         self._own_weight_count = 0
         """With `uneven=`: leaves of the weights that elements have themselves, which its weights multiply."""
         self._spec = delivered
@@ -131,6 +132,7 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
         frames.require_nothing_dropped(frame)
         frames.caution_batch_size(frame, self.loader.progress.plan, _sizes(self._spec))
         frames.require_own_data(frame, self)
+        _require_rows(self.loader.arrangement.options)
         length, asking = self._count(self.loader.length, frame), frames.asking(frame)
         steps = asking.steps_per_epoch if asking is not None else None
         if steps is not None and ((number := as_int(steps)) is None or number < 0):
@@ -177,7 +179,7 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
 
     def _count(self, count: Any, frame: Any) -> Any:
         """A number of batches; None where it is not known how many of them an evaluation leaves out."""
-        leaves_out = self._filled is not None and self._filled.may_be_empty and _distribution() is None
+        leaves_out = self._pads or (self._filled is not None and self._filled.may_be_empty and _distribution() is None)
         return None if leaves_out and frames.verb(frame) in frames.MEASURING else count
 
     def _scale(self, frame: Any) -> float | None:
@@ -318,6 +320,8 @@ class _Pass(Iterator[Tree]):
             self._epoch = iter(self._loader)
             batch = self._drawn(self._epoch)  # an epoch without a batch ends it, too
         leaves: list[Any] = flatten_like(self._delivered.structure, batch)
+        if self._adapter._pads and self._verb in frames.MEASURING and not leaves[-1]:
+            return None  # it was given to another rank
         if self._filled is None:
             return self._weighed(leaves)
         if _distribution() is not None:
@@ -328,6 +332,9 @@ class _Pass(Iterator[Tree]):
     def _weighed(self, leaves: list[Any]) -> list[Any]:
         """The leaves, with the product of the weights in place of those of elements and those of `uneven=`."""
         count = self._adapter._own_weight_count
+        if self._adapter._pads:  # the weight of a batch, which its own rank measures as it is
+            *rest, weight = leaves
+            leaves = [*rest, np.full(len(rest[-1]), 1 if self._verb in frames.MEASURING else weight, np.float32)]
         if not count:
             return leaves
         *rest, weights = leaves
@@ -419,7 +426,8 @@ class _Pass(Iterator[Tree]):
                 contextlib.suppress(Exception),
                 Loader(self._loader.arrangement.plan, options, same_epoch=True) as loader,
             ):
-                return next(iter(loader))
+                first = next(iter(loader))
+                return (first, np.float32(1)) if self._adapter._pads else first
         rows = _batch_size(spec) or UNKNOWN_SIZE
         shapes = [leaf.max_shape or (rows, *(size or UNKNOWN_SIZE for size in leaf.shape[1:])) for leaf in spec.leaves]
         dtypes = [leaf.dtype for leaf in spec.leaves]
@@ -517,6 +525,15 @@ def _require_divisible(sizes: Collection[int]) -> None:
         )
 
 
+def _require_rows(options: LoaderOptions) -> None:
+    """Refuses whole batches where Keras makes one array of what all processes have."""
+    if options.whole_batches and options.shard[1] > 1 and _distribution() is not None:
+        raise ArgumentError(
+            "keras.distribution makes one array of the rows that all processes have, so they need equal shares of each "
+            "batch. Leave whole_batches= out, or train without keras.distribution."
+        )
+
+
 def _tell_cause(error: BaseException) -> None:
     """Notes the traceback of the cause: `fit` shortens tracebacks, and does it by raising the error `from None`.
 
@@ -575,6 +592,9 @@ def _with_weights(spec: Spec) -> Spec:
         ArgumentError: There are no targets, or weights that are no numbers.
     """
     element, weights = spec.tree
+    if weights.shape == ():  # of a batch
+        last = flatten(element)[0][-1]
+        weights = ArraySpec(last.shape[:1], np.float32, last.max_shape and last.max_shape[:1])
     if not isinstance(element, tuple) or len(element) not in (2, 3):
         raise ArgumentError(
             "uneven= gives each element a weight, which Keras takes as (x, y, sample_weight). So elements are (x, y), "

@@ -29,6 +29,7 @@ from penstock.memory._spans import SpanLayout
 from penstock.plan._batch import are_side_by_side, remainders
 from penstock.plan._node import Node, walk
 from penstock.plan._order import ReadOrder
+from penstock.plan._own_batches import OwnBatches
 from penstock.plan._own_rows import not_shared
 from penstock.plan._pad import padding_verb
 from penstock.plan._reader import Gather, OpenSources, Reader, WorkerStatus
@@ -53,6 +54,7 @@ FIRST_UNIT_ROWS: Final = 4
 """The most rows in a unit while the duration of a row is unknown."""
 NO_BATCHES: Final = (0, 0, 0)
 _WHOLE: Final = Share()
+_WHOLE_CURE: Final = "Give ranks whole batches: whole_batches=True."
 
 
 @final
@@ -356,7 +358,7 @@ class ParallelProgram(Program):
         Raises:
             Exception: The error of a source or a function, with a note that names the batch.
         """
-        place = f" in batch {unit.index} of epoch {unit.epoch}"
+        place = f" in {self._name(unit)}"
         try:
             if self.spans is not None:
                 reader = self._reader_at(reader, unit)
@@ -433,7 +435,7 @@ class ParallelProgram(Program):
 
     def _require_shares(self, row_count: int) -> None:
         """Refuses what `_check_shard` cannot know: a function after `batch` makes as many rows as it likes."""
-        _, count, uneven, piece_count, _ = self.shard
+        count, uneven, piece_count = self.shard.count, self.shard.uneven, self.shard.piece_count
         parts = count * piece_count
         if uneven == "mask" or (row_count >= parts if uneven == "weights" else row_count % parts == 0):
             return
@@ -468,10 +470,17 @@ class ParallelProgram(Program):
             epoch, index = self.next_position(epoch, index)
         return positions
 
+    def _name(self, unit: Unit) -> str:
+        """The batch of a unit, by its number among those of all ranks."""
+        index, node = unit.index, self.at(unit.length)
+        if isinstance(node, OwnBatches):
+            (index,) = node.numbers(np.array([index])).tolist()
+        return f"batch {index} of epoch {unit.epoch}"
+
     def describe(self, unit: Unit) -> str:
         """Describes a unit for messages: `batch 3 of epoch 0, made of row 96 of ds.npy`."""
         rows = self.row_count(unit.epoch, unit.index, unit.length)
-        batch = f"batch {unit.index} of epoch {unit.epoch}"
+        batch = self._name(unit)
         if rows is None or rows <= 1:
             return f"{batch}{origins(self.node, unit.epoch, unit.index)}"
         made_of = origins(self.node, unit.epoch, unit.index, slice(min(unit.start, rows - 1), unit.stop))
@@ -505,7 +514,7 @@ def require_shares(node: Node, share: Share, *, stands_alone: bool = True) -> No
     Raises:
         ArgumentError: Says which batch, and the cure.
     """
-    index, count, uneven, piece_count, _ = share
+    count, uneven, piece_count = share.count, share.uneven, share.piece_count
     leaves, name = node.spec.leaves, f"shard={share[:2]}"
     sizes = {leaf.max_shape[0] if leaf.max_shape else 0 for leaf in leaves}
     if count == 1:
@@ -513,9 +522,9 @@ def require_shares(node: Node, share: Share, *, stands_alone: bool = True) -> No
     if 0 in sizes or (len(sizes) > 1 and not are_side_by_side(node)):
         cure = "without a common first axis. Put batch() last."
         if any(leaf.shape and not leaf.is_bounded for leaf in leaves):
-            cure = f"whose size is not known ahead. Pad to one: {padding_verb(node)}(padded_shapes=)."
-            if count > 1:
-                cure += f" Or divide elements before they are put in batches: ds.shard({index}, {count})."
+            cure = f"whose size is not known ahead. {_WHOLE_CURE} Or pad to one: {padding_verb(node)}(padded_shapes=)."
+        elif all(leaf.shape for leaf in leaves):
+            cure += " If these are batches, give them to ranks whole: whole_batches=True."
         raise ArgumentError(
             f"{name} divides the rows of each batch, but elements of this dataset are {node.spec}, {cure}"
         )
@@ -534,12 +543,12 @@ def require_shares(node: Node, share: Share, *, stands_alone: bool = True) -> No
     if not isinstance(node.length, int) and any(leaf.varies for leaf in leaves):
         raise ArgumentError(
             "This dataset is a stream of unknown length. Its last batch may have any number of elements, which "
-            f"{shares} cannot share evenly. Use drop_remainder=True, or uneven='mask'."
+            f"{shares} cannot share evenly. {_WHOLE_CURE} Or use drop_remainder=True, or uneven='mask'."
         )
     if uneven == "weights":
         if (least := min(short | sizes)) < parts:
             raise ArgumentError(
-                f"A batch has {length_text(least)}, too few for {shares}: a share would be empty. Use "
+                f"A batch has {length_text(least)}, too few for {shares}: a share would be empty. {_WHOLE_CURE} Or use "
                 "drop_remainder=True, or uneven='mask', which fills up."
             )
         return
@@ -548,8 +557,8 @@ def require_shares(node: Node, share: Share, *, stands_alone: bool = True) -> No
         batch, drops = ("A batch", "") if is_full else ("The last batch", " and drop_remainder=True")
         cure = "Or let shares differ by an element: uneven='weights'; for evaluation uneven='mask'."
         raise ArgumentError(
-            f"{batch} has {length_text(uneven_rows[0])}, which {shares} cannot share evenly. Use a batch size that "
-            f"{parts} divides{drops}.{' ' + cure if stands_alone else ''}"
+            f"{batch} has {length_text(uneven_rows[0])}, which {shares} cannot share evenly. {_WHOLE_CURE} Or use a "
+            f"batch size that {parts} divides{drops}.{' ' + cure if stands_alone else ''}"
         )
 
 

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from penstock.base._spec import ArraySpec, Spec
 
-Uneven = Literal["refuse", "weights", "mask"]
-"""What happens to batches that do not divide by the number of shares."""
+Uneven = Literal["refuse", "weights", "mask", "pad"]
+"""What happens to batches that do not divide by the number of shares; `"pad"` is for whole batches (`OwnBatches`)."""
 
 
 class Share(NamedTuple):

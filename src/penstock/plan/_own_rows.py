@@ -78,6 +78,6 @@ def not_shared(row_count: int, shard_count: int, part_count: int, *, uneven: boo
     return SpecError(
         f"A batch has {row_count} elements, which {part_count} {'shards' if shard_count > 1 else 'parts'} cannot share "
         f"{'without an empty share' if uneven else 'evenly'}. Its size was not known ahead: a function made it, or "
-        "max_tokens=. Have the function return a number of rows that they divide, or put it before batch(); or give a "
-        "batch_size. For evaluation: uneven='mask', which fills up."
+        "max_tokens=. Give ranks whole batches: whole_batches=True. Or have the function return a number of rows that "
+        "they divide, or put it before batch(); or give a batch_size. For evaluation: uneven='mask', which fills up."
     )

@@ -38,6 +38,7 @@ class LoaderOptions:
     ray_options: Mapping[str, Any] | None = None
     uneven: Uneven = "refuse"
     micro_batches: int = 1
+    whole_batches: bool = False
 
     def __post_init__(self) -> None:
         if self.executor != "auto" and not EXECUTORS.knows(self.executor):
@@ -70,10 +71,17 @@ class LoaderOptions:
             )
         self._check_max_errors()
         self._set("shard", shard_of(self.shard))
-        if self.uneven not in ("refuse", "weights", "mask"):
+        if self.uneven not in ("refuse", "weights", "mask", "pad"):
             raise ArgumentError(
                 f"uneven={self.uneven!r} is not known. Use 'refuse', 'weights' (shares that differ by an element, with "
-                "a weight for each element), or 'mask' (equal shares that are filled up, with a mask)."
+                "a weight for each element), or 'mask' (equal shares that are filled up, with a mask). With "
+                "whole_batches=True, 'pad' (a last step that is filled up, with a weight for each batch)."
+            )
+        if self.uneven != "refuse" and self.whole_batches != (self.uneven == "pad"):
+            cure = "whole_batches=True" if self.uneven == "pad" else "uneven='pad', or leave whole_batches= out"
+            raise ArgumentError(
+                f"uneven={self.uneven!r} is about {'whole batches' if self.uneven == 'pad' else 'rows of a batch'}, "
+                f"but here ranks share {'rows' if self.uneven == 'pad' else 'whole batches'}. Use {cure}."
             )
         self._set("micro_batches", _integer("micro_batches", self.micro_batches))
         if self.on_error == "skip" and self.shard[1] > 1:

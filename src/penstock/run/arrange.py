@@ -27,6 +27,7 @@ from penstock.memory._slot import SlotLayout
 from penstock.memory._spans import BatchLayout, SpanLayout
 from penstock.plan._batch import are_side_by_side
 from penstock.plan._node import Node, walk
+from penstock.plan._own_batches import OwnBatches
 from penstock.plan._own_rows import OwnRows
 from penstock.plan._source import key_of
 from penstock.run._choose import Choice, Machine, asked_reach, choose, choose_reader
@@ -197,6 +198,17 @@ class Arrangement:
         """The plan that runs."""
         return self.facts.plan
 
+    @property
+    def turns(self) -> OwnBatches | None:
+        """The step that takes whole batches in turn with other ranks, if ranks do not share rows."""
+        return self.plan if isinstance(self.plan, OwnBatches) else None
+
+    @property
+    def batch_count(self) -> int | None:
+        """Batches of all ranks in an epoch; None if that is unknown or infinite."""
+        length = self.plan.length if self.turns is None else self.turns.source.length
+        return length if isinstance(length, int) else None
+
     @cached_property
     def budget(self) -> Budget:
         """The memory."""
@@ -229,6 +241,7 @@ def arrange(
     options: LoaderOptions,
     share: Share,
     *,
+    first: int = 0,
     same_epoch: bool = False,
     quarantine: Quarantine | None = None,
 ) -> Arrangement:
@@ -238,6 +251,7 @@ def arrange(
         plan: The plan of the user.
         options: How it runs.
         share: The rows of each batch that are delivered.
+        first: Where ranks take whole batches: the batch at which the first step begins.
         same_epoch: Every epoch is epoch 0 again.
         quarantine: Takes elements that are set aside, if the options ask for it.
 
@@ -246,11 +260,13 @@ def arrange(
         MemoryLimitError: It cannot stay below the limit.
         PenstockError: A function fails on its first element, or cannot travel.
     """
+    if options.whole_batches:
+        plan = OwnBatches(plan, first, *options.shard, options.micro_batches, fills=options.uneven == "pad")
     facts = lower(plan, options.on_error, prunes=options.executor == "auto")
     rest = share
     if are_side_by_side(facts.plan) and share.uneven == "refuse" and share.count * share.piece_count > 1:
-        index, count, _, piece_count, _ = share
-        facts, rest = analyse(with_own_rows(facts.plan, index, count, piece_count)), Share()
+        own = with_own_rows(facts.plan, share.index, share.count, share.piece_count)
+        facts, rest = analyse(own), Share()
     if quarantine is None and options.on_error != "raise":
         quarantine = options.make_quarantine(plan, facts)
     arranger = _Arranger(options, same_epoch=same_epoch)
