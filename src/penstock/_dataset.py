@@ -1174,8 +1174,8 @@ class Dataset(NoArray):
         int32 or int64, else int64.
 
         Random access: kept. Order: kept. Memory: the number of values is not known ahead, so the vectors are arrays of
-        their own, made anew for every batch, and not a part of `projected_nbytes`. Ranks share rows before it:
-        `shard(rank, count).csr_batch(size)`.
+        their own, made anew for every batch, and not a part of `projected_nbytes`. Ranks take whole batches:
+        `loader(shard="auto", whole_batches=True)`.
 
         Args:
             size: Elements a batch, at least 1.

@@ -294,3 +294,28 @@ def test_on_several_devices_weights_make_means_right_or_the_call_is_refused(fres
     assert said[4:6] == ["trained"] * 2
     assert said[6].startswith(text.format(2))
     assert said[7].startswith(text.format(6))
+
+
+def test_whole_batches_are_trained_on_and_a_rank_without_one_takes_a_step_that_weighs_nothing() -> None:
+    models = [recording_model() for _ in range(3)]
+    for rank, model in enumerate(models):
+        options: dict[str, Any] = {"whole_batches": True, "shard": (rank, 3), "executor": "inline"}
+        model.fit(batches(29).to_keras(uneven="pad", **options), verbose=0)
+        adapter = batches(29).to_keras(uneven="pad", training=False, **options)
+        rows = np.concatenate([np.arange(29)[first : first + 8] for first in range(8 * rank, 29, 24)])
+        np.testing.assert_allclose(
+            model.evaluate(adapter, verbose=0), model.evaluate(X[rows], Y[rows], verbose=0), 1e-5
+        )
+        assert len(model.predict(adapter, verbose=0)) == len(rows)
+    sizes = [[len(y) for y in arrays(model.trained, 1)] for model in models]
+    assert sizes == [[8, 5], [8, 5], [8, 5]]  # the last batch, once more
+    weights = [[set(each.tolist()) for each in arrays(model.trained, 2)] for model in models]
+    assert weights == [[{1}, {3}], [{1}, {0}], [{1}, {0}]]
+
+
+def test_whole_batches_of_padded_sequences_have_a_weight_for_each_row() -> None:
+    ragged = ps.range(10).map(lambda i: (np.ones((i % 3 + 1, 2), "float32"), np.float32(i)))
+    adapter = ragged.padded_batch(3).to_keras(whole_batches=True, shard=(1, 3), uneven="pad", executor="inline")
+    (x, y, weights), (_, _, last) = list(adapter.get_numpy_iterator())
+    assert (x.shape, y.tolist(), weights.tolist()) == ((3, 3, 2), [3, 4, 5], [1, 1, 1])
+    assert last.tolist() == [0]

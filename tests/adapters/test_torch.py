@@ -520,3 +520,9 @@ def test_attributes_of_a_data_loader_are_answered() -> None:
             _ = adapter.no_such_name
         with pytest.raises(AttributeError, match=r"has no shape: it delivers batches"):
             _ = adapter.shape
+
+
+def test_the_weight_of_a_whole_batch_is_a_tensor() -> None:
+    with ps.range(10).batch(4).to_torch(shard=(3, 4), whole_batches=True, uneven="pad") as adapter:
+        ((batch, weight),) = adapter
+    assert (batch.tolist(), float(weight), str(weight.dtype), weight.shape) == ([8, 9], 0.0, "torch.float32", ())

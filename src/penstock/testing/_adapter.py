@@ -185,6 +185,14 @@ class AdapterTests(OnAdapter):
         for shard in ((0, 2), (1, 2)):
             self.assert_delivers(adapt(dataset, shard=shard), to_numpy, self.expected(dataset, shard=shard))
 
+    def test_ranks_take_whole_batches_of_unequal_size(self, adapt: Adapt, to_numpy: ToNumpy) -> None:
+        dataset = from_arrays(_IMAGES).shuffle(1).batch(6)  # the last of 5 batches has 2 elements
+        for count, index in ((5, 4), (2, 1)):
+            options = {"shard": (index, count), "whole_batches": True}
+            expected = self.expected(dataset, **options)
+            found = self.assert_delivers(adapt(dataset, **options), to_numpy, expected)
+            assert list(map(len, found)) == ([2] if count == 5 else [6, 6])
+
     # What adapters have in common.
 
     def test_state_and_report_are_those_of_the_loader(self, adapt: Adapt) -> None:
