@@ -296,10 +296,11 @@ class CopyDelivery(DeliveryBase):
         tables: dict[tuple[int, ...], list[int]] = {}
         for array, theirs in rows_of.items():
             tables.setdefault(tuple(map(id, theirs)), []).append(array)
+        is_start = not position[1] or self._next_position is None
         for arrays in tables.values():  # columns of a table have the same rows
             rows = np.concatenate(rows_of[arrays[0]])
             try:
-                for array in arrays:
+                for array in arrays if is_start else ():  # later, the engine goes on with the files that it opened
                     _require_same(self._copies.arrays[array], rows)
             except PenstockError as error:
                 raise _in_batch(error, position) from None
