@@ -66,7 +66,17 @@ from penstock.plan._fields import Fields
 from penstock.plan._filter import Expand, Filter, FlatMap
 from penstock.plan._index import Repeat, Select, Shuffle, repeats, scatters_overlaps, sliced
 from penstock.plan._map import Map, function_name
-from penstock.plan._node import POSITION_LIMIT, Access, Length, Node, clear_after, finite_length, history, walk
+from penstock.plan._node import (
+    POSITION_LIMIT,
+    Access,
+    Length,
+    Node,
+    allow_depth,
+    clear_after,
+    finite_length,
+    history,
+    walk,
+)
 from penstock.plan._pack import Pack, TokenBatch
 from penstock.plan._pad import BucketByLength, Bucketed, PaddedBatch, Padding
 from penstock.plan._parts import PackedMap, Parts
@@ -128,6 +138,7 @@ class Dataset(NoArray):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A function that holds a dataset takes the plan along, not the files that were opened to look into it.
+        allow_depth(self._node)
         return Dataset, (self._node,)
 
     # Looking.

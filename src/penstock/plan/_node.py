@@ -10,6 +10,7 @@ hold values that the fields determine.
 """
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -39,6 +40,12 @@ Length = int | float | None
 """An int, `math.inf`, or None if it is unknown."""
 Overlap = Literal["none", "near", "anywhere"]
 """Whether elements share data: not at all; with neighbours, see `clear_after`; or with elements at any position."""
+
+
+CALLS: Final = 500
+"""Calls of a program that may stand above a plan."""
+CALLS_PER_STEP: Final = 12
+"""Calls of Python in each other for a step, at most, also where it is pickled."""
 
 
 class Demand(NamedTuple):
@@ -532,6 +539,16 @@ def upwards(node: Node) -> Iterator[Node]:
             seen.add(id(each))
             stack.append((each, True))
             stack.extend((below, False) for below in reversed(each.inputs))
+
+
+def allow_depth(plan: Node) -> None:
+    """Lets Python nest calls as deep as a plan is, because each step calls the one below it. Its limit never falls."""
+    depths: dict[int, int] = {}
+    for each in upwards(plan):
+        depths[id(each)] = 1 + max((depths[id(below)] for below in each.inputs), default=0)
+    needed = CALLS + CALLS_PER_STEP * depths[id(plan)]
+    if needed > sys.getrecursionlimit():
+        sys.setrecursionlimit(needed)
 
 
 def arguments(node: Node) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from penstock.memory._budget import LYING_HEADER, not_given
 from penstock.memory._rows import Indices, Leaves, Rows, Window, chunk_count, copied, pieces, places_of
 from penstock.memory._slot import own_header
 from penstock.memory._times import Times
-from penstock.plan._node import Elements, Node, located, most_elements, walk
+from penstock.plan._node import Elements, Node, allow_depth, located, most_elements, walk
 from penstock.plan._source import Openable, Read, Source, inner_of, key_of, limited, open_source
 from penstock.plan._text import largest_element, length_text, place_of
 
@@ -194,7 +194,9 @@ class Reader:
             numbers: The places of all nodes in the order of `walk`, by id; None to find them.
             shared: Readers of nodes with random access that were made for this use of a stream, by id.
         """
-        numbers = numbers or {id(each): number for number, each in enumerate(walk(node))}
+        if numbers is None:
+            allow_depth(node)
+            numbers = {id(each): number for number, each in enumerate(walk(node))}
         shared = {} if shared is None or node.access == "stream" else shared
         self.status: WorkerStatus = status or WorkerStatus()
         self.window: Window | None = window

@@ -40,7 +40,7 @@ from penstock.lower._analysis import held_in
 from penstock.memory._pickles import Sink, TooLargeError, reduced
 from penstock.memory._shared import View, lay_out
 from penstock.plan._cache import Cache
-from penstock.plan._node import Node, located, walk
+from penstock.plan._node import Node, allow_depth, located, walk
 from penstock.plan._source import Source
 from penstock.plan._stream import StreamSource
 from penstock.run.pool._foreign import reduced_foreign, seeded_layers
@@ -118,6 +118,7 @@ def pack(plan: Node, value: Any, *, leaves_machine: bool = False) -> PlanPayload
         TravelError: An object cannot travel. Names the step and the variable.
     """
     try:
+        allow_depth(plan)
         own = {id(node) for node in walk(plan)}
         pickler, sink = _pickled(value, PAYLOAD_LIMIT_NBYTES, own=own, leaves_machine=leaves_machine)
     except SourceError:

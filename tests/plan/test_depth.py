@@ -1,0 +1,39 @@
+"""A plan of a thousand steps is built, learnt, printed, pickled and run, in a fresh program."""
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import pickle
+import penstock as ps
+
+def more(x):
+    return x + 1
+
+COUNT, ds = 1000, ps.range(10_000)
+for number in range(COUNT):
+    ds = STEP
+made = pickle.loads(pickle.dumps(ds))
+assert str(ds) and ds.element_spec and made.element_spec
+first = int(made[0])
+for executor, workers in (("inline", 1), ("threads", 2), ("processes", 1)):
+    with made.batch(4).loader(executor=executor, workers=workers) as loader:
+        assert int(next(iter(loader))[0]) == first
+        loader.get_state()
+assert first == COUNT, first
+"""
+STEPS = {
+    "slices": "ds[1:]",
+    "maps": "ds.map(more)",
+    "both": "ds[1:] if number % 2 else ds.map(more)",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", STEPS)
+def test_a_plan_of_a_thousand_steps_runs(kind):
+    program = PROGRAM.replace("STEP", STEPS[kind])
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert found.returncode == 0, found.stderr[-3000:]
