@@ -188,7 +188,7 @@ class AdapterTests(OnAdapter):
     def test_ranks_take_whole_batches_of_unequal_size(self, adapt: Adapt, to_numpy: ToNumpy) -> None:
         dataset = from_arrays(_IMAGES).shuffle(1).batch(6)  # the last of 5 batches has 2 elements
         for count, index in ((5, 4), (2, 1)):
-            options = {"shard": (index, count), "whole_batches": True}
+            options: dict[str, Any] = {"shard": (index, count), "whole_batches": True}
             expected = self.expected(dataset, **options)
             found = self.assert_delivers(adapt(dataset, **options), to_numpy, expected)
             assert list(map(len, found)) == ([2] if count == 5 else [6, 6])
