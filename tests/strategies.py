@@ -463,6 +463,30 @@ def _csr_batch(draw: st.DrawFn, p: Plan) -> Plan | None:
     )
 
 
+def _ragged_batch(draw: st.DrawFn, p: Plan) -> Plan | None:
+    if not p.is_uniform or len(p.specs) != 1 or p.has_text or p.specs[0].dtype.kind not in "biuf":
+        return None
+    size, drops, dtype = draw(st.integers(1, 4)), draw(st.booleans()), p.specs[0].dtype
+    most = math.prod(p.specs[0].max_shape or p.specs[0].shape)
+    bound = draw(st.sampled_from([None, (most,)]))
+
+    def ragged(element: Tree) -> Tree:
+        values = np.ravel(_tree.flatten(element)[0][0])
+        return values[values != 0], np.int64(len(values))
+
+    def joined(cut: list[Tree]) -> Tree:
+        rows = [ragged(x) for x in cut]
+        values, ends = np.concatenate([row for row, _ in rows]), np.cumsum([0, *(len(row) for row, _ in rows)])
+        return (values, ends), np.array([count for _, count in rows])
+
+    spec = ArraySpec((None,), dtype, bound), ArraySpec((), np.dtype("int64"))
+    made = p.dataset.map(ragged, element_spec=spec).ragged_batch(size, drop_remainder=drops)
+    return p.then(
+        made.map(checksum, element_spec=INT64),
+        lambda epoch: [np.int64(checksum(joined(cut))) for cut in _cuts_of(made, p.elements(epoch), size)],
+    )
+
+
 def _unbatch(draw: st.DrawFn, p: Plan) -> Plan | None:
     sizes = {(leaf.max_shape or ())[:1] for leaf in p.specs}
     if len(sizes) != 1 or sizes <= {(), (0,)} or not (p.is_stream or p.is_uniform):
@@ -979,6 +1003,7 @@ VERBS: list[Verb] = [
     *COMMON, _map, _batch_and_unbatch, _picked, _split, _zip, _batches_of_two_sizes, _sample, _pack, _windows_by_name,
     _per_class, _side_by_side, _ragged, _group_by, _join, _by_key, _by_length,
     _csr_batch,
+    _ragged_batch,
 ]  # fmt: skip
 MOVES: list[Verb] = [
     _cast, _slice, _take, _skip, _shard, _repeat, _shuffle, _batch, _unbatch, _windows, _concatenate, _interleave, _zip,

@@ -96,6 +96,7 @@ from penstock.base._errors import (
 from penstock.base._extensions import OWN as _OWN, SOURCES as _SOURCES, found as _found
 from penstock.base._printable import PrintableRecords as _PrintableRecords
 from penstock.base._spec import ArraySpec as ArraySpec
+from penstock.plan._ragged import Ragged as Ragged
 from penstock.plan._source import Source as Source
 from penstock.report._report import Report as Report
 from penstock.sources._diskcache import DiskCache as DiskCache

@@ -23,6 +23,7 @@ from penstock.plan._cautions import caution_absent
 from penstock.plan._combine import Concatenate, Interleave, Zip
 from penstock.plan._mix import Mix
 from penstock.plan._node import POSITION_LIMIT, Node
+from penstock.plan._ragged import Ragged
 from penstock.plan._source import Source, SourceAdapter
 from penstock.plan._source_node import SourceNode
 from penstock.plan._stream import Generate, Promised
@@ -32,6 +33,7 @@ from penstock.sources import arrays, files, generators, npy, remote_npy
 from penstock.sources._diskcache import DiskCache
 from penstock.sources._packed import log_packed
 from penstock.sources._remote import is_remote
+from penstock.sources.runs import RunSource, as_offsets
 
 MOST_WEIGHT: Final = 1e300
 """Weights of `mix` are below it, so that the sum of many is finite."""
@@ -106,6 +108,10 @@ def from_arrays(tree: Tree) -> Dataset:
     are; for rows that are arrays give `table.to_numpy()`. Rows are taken by position, whatever their labels, and the
     index of pandas is left out. Text is copied into an array of text, and categories become their values.
 
+    Elements of several lengths lie end to end: of `Ragged(values, offsets)`, element `i` is rows `[offsets[i],
+    offsets[i + 1])` of `values`, `(None, ...)`. `values` are what a leaf may be, so also a memmap that is larger than
+    memory. `ragged_batch`, `padded_batch` and `pack` take them; lengths for the latter are `np.diff(offsets)`.
+
     After the first read an HDF5 file stays open for reading while the dataset or a loader of it lives, and h5py refuses
     to write to it from the same process.
 
@@ -118,14 +124,16 @@ def from_arrays(tree: Tree) -> Dataset:
         ArgumentTypeError: A leaf is no array, has no first axis, has masked items, lacks values, holds Python objects,
             or is a group of named arrays, such as a group of HDF5 or an archive from `np.load`.
         SpecError: Values of an HDF5 or Zarr array have no fixed size, and are no text.
-        ArgumentError: Leaves have different lengths; all are listed.
+        ArgumentError: Leaves have different lengths; all are listed. Or offsets descend, or end behind the last row.
 
     Example:
         >>> ds = penstock.from_arrays({"x": np.eye(3), "y": np.arange(3)})
         >>> ds[1]
         {'x': array([0., 1., 0.]), 'y': np.int64(1)}
+        >>> [part.tolist() for part in penstock.from_arrays(penstock.Ragged([7, 8, 9], [0, 2, 2, 3]))]
+        [[7, 8], [], [9]]
     """
-    leaves, structure = _tree.flatten(with_columns(tree))
+    leaves, structure = _tree.flatten_until(with_columns(tree), lambda part: isinstance(part, (list, Ragged)))
     nodes: list[Node] = [
         SourceNode(_array_source(leaf, place), "from_arrays") for leaf, place in _pairs(leaves, structure)
     ]
@@ -198,6 +206,9 @@ def folder_of(verb: str, files_in: Any) -> str | None:
 
 
 def _array_source(leaf: Any, place: str) -> Source:
+    if isinstance(leaf, Ragged):
+        inner = _array_source(leaf.values, f"{place}.values")
+        return RunSource(inner, as_offsets(leaf.offsets, len(inner), f"from_arrays() at {place or 'the top'}"))
     # A leaf can only be of an optional library if that library is imported.
     if "h5py" in sys.modules:
         from penstock.sources import hdf5

@@ -61,7 +61,6 @@ from penstock.plan._cautions import (
     was_read,
 )
 from penstock.plan._combine import Concatenate
-from penstock.plan._csr import CsrBatch
 from penstock.plan._fields import Fields
 from penstock.plan._filter import Expand, Filter, FlatMap
 from penstock.plan._index import Repeat, Select, Shuffle, repeats, scatters_overlaps, sliced
@@ -82,6 +81,7 @@ from penstock.plan._pad import BucketByLength, Bucketed, PaddedBatch, Padding
 from penstock.plan._parts import PackedMap, Parts
 from penstock.plan._patches import patched
 from penstock.plan._pick import Pick, picked
+from penstock.plan._ragged import CompressedRows, EndToEnd, RaggedBatch
 from penstock.plan._reader import Reader
 from penstock.plan._sample import Sample, Weights, as_weights, by_class
 from penstock.plan._source_node import SourceNode
@@ -1045,6 +1045,7 @@ class Dataset(NoArray):
         padding_value: Any = 0,
         drop_remainder: bool = False,
         positions: bool = False,
+        offsets: bool = False,
     ) -> "Dataset":
         """Lays sequences end to end in rows of `length` tokens, for language models.
 
@@ -1052,6 +1053,11 @@ class Dataset(NoArray):
         and in the same tree, and `segments`, int32 `(length,)`: the number of the sequence in this row from 1 on, and 0
         where the row is filled up. `positions=True` adds a third part of that shape: the place of each token in its
         sequence, as far as that is in this row, from 0 on.
+
+        `offsets=True` gives offsets in place of `segments`, as `ragged_batch` has them and kernels of attention take
+        them (`cu_seqlens`): int64 `(n + 1,)` for the `n` sequences in the row, from 0 to the number of tokens that are
+        not padding. Sequence `i` is `tokens[offsets[i] : offsets[i + 1]]`. Rows have several numbers of sequences, so
+        `ragged_batch`, not `batch`, puts them together.
 
         Inputs and targets of different lengths go side by side: `pack({"inputs": 512, "targets": 128}, split=False,
         lengths={"inputs": ..., "targets": ...})`. Then the second and the third part are such trees, too.
@@ -1084,6 +1090,7 @@ class Dataset(NoArray):
             padding_value: What rows are filled up with.
             drop_remainder: Leave out the last row if it is not full; with `split`, for `"next"` without a shuffle.
             positions: Whether rows have the places of tokens.
+            offsets: Whether rows have the offsets of sequences, in place of their numbers.
 
         Raises:
             ArgumentError: `length` is below 1; or lengths are of another number, no integers, negative, or given for
@@ -1100,6 +1107,8 @@ class Dataset(NoArray):
             >>> rows = ragged.shuffle().pack(4, lengths=range(5), fit="best", positions=True)
             >>> [places.tolist() for tokens, segments, places in rows]
             [[0, 1, 2, 0], [0, 1, 2, 3], [0, 0, 1, 0]]
+            >>> [ends.tolist() for tokens, ends in ragged.pack(4, lengths=range(5), offsets=True)]
+            [[0, 1, 3, 4], [0, 2, 4], [0, 2]]
         """
         if fit not in ("next", "first", "best"):
             raise ArgumentError(f"pack(fit={fit!r:.80}): it is 'next', 'first' or 'best'.")
@@ -1129,7 +1138,7 @@ class Dataset(NoArray):
             if not split:
                 caution_long(f"pack({length})", known, sizes)
         options = bool(split), padding_value, bool(drop_remainder), bool(positions)
-        made = Pack(loosened(node), flat, sizes, structure, *options, packs)
+        made = Pack(loosened(node), flat, sizes, structure, *options, packs, bool(offsets))
         assert made.length is None or made.length >= 0  # refuses lengths that make too many rows
         if self._node.known_spec is not None:
             made.spec  # noqa: B018  # refuses what is wrong here
@@ -1175,6 +1184,79 @@ class Dataset(NoArray):
         count = integer("padded_batch", "size", size, least=1)
         return Dataset(PaddedBatch(loosened(self._node), count, drop_remainder, padding))
 
+    def ragged_batch(
+        self,
+        size: int | None = None,
+        *,
+        drop_remainder: bool = False,
+        max_tokens: int | None = None,
+        lengths: "npt.ArrayLike | str | int | None" = None,
+    ) -> "Dataset":
+        """Lays consecutive elements of several lengths end to end, without padding.
+
+        A leaf `(None, 4)`, whose first axis differs from element to element, becomes a `Ragged`: the pair of `values`,
+        `(total, 4)`, and `offsets`, int64 `(size + 1,)`. Element `i` has `values[offsets[i] : offsets[i + 1]]`.
+        Other leaves are stacked as by `batch`. Dtypes do not change. Functions, generators and objects before it need
+        no `element_spec`: where none is declared every axis may differ, and every leaf with an axis is ragged.
+
+        With `max_tokens` a batch is as many elements as have at most so many tokens together, where the tokens of an
+        element are the length of its longest ragged leaf, and those of an empty one count as 1. With `lengths` there is
+        random access, and `max_tokens` is at most 2**24 after a `shuffle` that differs from epoch to epoch, which this
+        step takes over, as `pack` does. Without `lengths` the result is a stream.
+
+        Random access: kept; with `max_tokens` as said. Order: kept; where a shuffle is taken over, batches are filled
+        as rows of `pack(fit="next", split=False)`. Memory: where the largest size is known (`max_tokens`, or an
+        `element_spec` with `max_shape`), a batch lies in a slot, and each value is copied once, to its place there.
+        Elsewhere values are an array of their own, made anew for every batch, and not a part of `projected_nbytes`.
+        Ranks share elements before it: `shard(rank, count).ragged_batch(size)`.
+
+        Args:
+            size: Elements a batch, at least 1.
+            drop_remainder: Leave out a last batch that is short.
+            max_tokens: The most tokens of a batch, in place of a size.
+            lengths: The number of tokens of each element, `(n,)`; or the key or place of a leaf, as for `pack`.
+
+        Raises:
+            ArgumentError: `size` is below 1; or there are both a size and `max_tokens`, or neither; or lengths are
+                refused, as by `pack`.
+            ElementError: While reading: an element has more than `max_tokens`, or another length than `lengths` says.
+            SpecError: When the spec is first needed: no leaf has a first axis that varies, or one varies only along
+                another. While reading, elements differ along another axis than the first.
+
+        Example:
+            >>> spec = {"boxes": penstock.ArraySpec((None, 4), "float32"), "image": penstock.ArraySpec((), "int64")}
+            >>> found = lambda i: {"boxes": np.ones((i, 4), "float32"), "image": i}
+            >>> batch = penstock.range(4).map(found, element_spec=spec).ragged_batch(3)[0]
+            >>> batch["boxes"].values.shape, batch["boxes"].offsets.tolist(), batch["image"].tolist()
+            ((3, 4), [0, 0, 1, 3], [0, 1, 2])
+            >>> batches = penstock.range(6).map(np.ones).ragged_batch(max_tokens=6, lengths=range(6))
+            >>> [batch.offsets.tolist() for batch in batches]
+            [[0, 0, 1, 3], [0, 3], [0, 4], [0, 5]]
+        """
+        if (size is None) == (max_tokens is None):
+            raise ArgumentError(
+                "ragged_batch() needs a size, ragged_batch(32), or a number of tokens, ragged_batch(max_tokens=4096)."
+            )
+        if max_tokens is None:
+            if lengths is not None:
+                raise ArgumentError("ragged_batch(lengths=) is for ragged_batch(max_tokens=).")
+            count = integer("ragged_batch", "size", size, least=1)
+            return Dataset(RaggedBatch(loosened(self._node), count, drop_remainder, EndToEnd()))
+        if drop_remainder:
+            raise ArgumentError("ragged_batch(max_tokens=, drop_remainder=True): no batch has a size to be short of.")
+        limit, node, flat, packs = integer("ragged_batch", "max_tokens", max_tokens, least=1), self._node, None, None
+        if lengths is not None:
+            node, known, seed, is_local = self._known_lengths("ragged_batch(lengths=...)", lengths)
+            caution_long(f"ragged_batch(max_tokens={limit})", known, (limit,))
+            tokens = [np.maximum(known[0], 1)]
+            if seed is None:
+                flat = np.asarray(tokens[0], np.int64)
+            else:
+                packs = Packs(as_lengths("ragged_batch", tokens), seed, is_local, (limit,), "next", splits=False)
+        made = TokenBatch(loosened(node), flat, limit, EndToEnd(), packs)
+        assert made.length is None or made.length >= 0  # refuses a sequence that is too long
+        return Dataset(made)
+
     def csr_batch(self, size: int, *, drop_remainder: bool = False) -> "Dataset":
         """Puts consecutive sparse rows side by side, as a matrix in compressed rows (CSR).
 
@@ -1208,7 +1290,7 @@ class Dataset(NoArray):
             [[0.0, 2.0, 0.0], [1.0, 0.0, 3.0]]
         """
         count = integer("csr_batch", "size", size, least=1)
-        return Dataset(CsrBatch(loosened(self._node), count, drop_remainder))
+        return Dataset(RaggedBatch(loosened(self._node), count, drop_remainder, CompressedRows()))
 
     def bucket_by_length(
         self,

@@ -29,6 +29,7 @@ from tests.strategies import (
     _grown,
     _own,
     _pack,
+    _ragged_batch,
     _relative,
     checksum,
     double,
@@ -283,8 +284,8 @@ def _search(draw: st.DrawFn, p: Plan) -> Plan | None:
 
 
 UNEVEN_VERBS: list[Verb] = [
-    *COMMON, _filter, _flat_map, _map_with_spec, _pack, _padded_batch, _bucket_by_length, _csr_batch, _zip_of_streams,
-    _search, _search, _search, _nothing,
+    *COMMON, _filter, _flat_map, _map_with_spec, _pack, _padded_batch, _bucket_by_length, _csr_batch,
+    _ragged_batch, _zip_of_streams, _search, _search, _search, _nothing,
 ]  # fmt: skip
 
 
@@ -303,7 +304,7 @@ def uneven_streams(draw: st.DrawFn, max_steps: int = 5) -> Plan:
 
 STREAM_VERBS: list[Verb] = [
     *COMMON, _filter, _flat_map, _map_with_spec, _pack, _repeat_for_ever, _padded_batch, _bucket_by_length,
-    _csr_batch, _zip_of_streams,
+    _csr_batch, _ragged_batch, _zip_of_streams,
 ]  # fmt: skip
 
 

@@ -35,6 +35,7 @@ from penstock.base import _tree
 from penstock.base._errors import LoaderError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
+from penstock.plan._ragged import Ragged
 
 
 def to_dataset(loader: Loader) -> Any:
@@ -49,9 +50,11 @@ def to_dataset(loader: Loader) -> Any:
     """
     spec = Spec.of(loader.element_spec)
     require_dtypes(spec, "TensorFlow", _has_dtype)
-    # A signature has no word for None, so there leaves come by themselves, and their tree is made of tensors.
-    has_none = None in _tree.flatten_values(spec.tree)[0]
-    structure = _tree.flatten(spec.leaves)[1] if has_none else spec.structure
+    # A signature has no word for None, and values and offsets have no common first axis. So there leaves come by
+    # themselves, and their tree is made of tensors.
+    parts = [*_tree.flatten_values(spec.tree)[0], *_tree.flatten_until(spec.tree, _is_ragged)[0]]
+    comes_apart = any(part is None or _is_ragged(part) for part in parts)
+    structure = _tree.flatten(spec.leaves)[1] if comes_apart else spec.structure
     signature = structure.unflatten([tf.TensorSpec(leaf.shape, _dtype(leaf)) for leaf in spec.leaves])
     # Weak: see above.
     reference = weakref.ref(loader)
@@ -62,16 +65,18 @@ def to_dataset(loader: Loader) -> Any:
             raise LoaderError("The dataset that to_tf() made is gone, and its loader with it. Keep what it returned.")
         if _Epoch.process_ends:
             return iter(())
-        return map(leaves_of, _Epoch(loader)) if has_none else _Epoch(loader)
+        return map(leaves_of, _Epoch(loader)) if comes_apart else _Epoch(loader)
 
     def leaves_of(batch: Tree) -> Tree:
         return tuple(_tree.flatten_like(spec.structure, batch))
 
     def tree_of(*tensors: Any) -> Tree:
-        return spec.structure.unflatten(tensors)
+        parts, structure = _tree.flatten_until(spec.structure.unflatten(tensors), _is_ragged)
+        made = (tf.RaggedTensor.from_row_splits(*part, validate=False) if _is_ragged(part) else part for part in parts)
+        return structure.unflatten(list(made))
 
     dataset = _counted(tf.data.Dataset.from_generator(epoch, output_signature=signature), loader.length)
-    if has_none:
+    if comes_apart:
         dataset = dataset.map(tree_of)
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
@@ -102,6 +107,10 @@ def _counted(batches: Any, length: int | float | None) -> Any:
         return batches.repeat()
     nothing = tf.data.Dataset.from_generator(tuple, output_signature=batches.element_spec)
     return batches.concatenate(nothing.repeat()).take(length)
+
+
+def _is_ragged(part: Any) -> bool:
+    return isinstance(part, Ragged)
 
 
 def _dtype(leaf: ArraySpec) -> Any:

@@ -267,6 +267,14 @@ class Blocks(ABC):
             found.append((self.block(epoch, int(blocks[number])), rows[places] - before[number], places))
         return found
 
+    def members_of(self, epoch: int, rows: Indices) -> list[Indices]:
+        """The elements of some rows, where these are whole."""
+        found: list[Indices] = [np.empty(0, np.int64)] * len(rows)
+        for divided, numbers, places in self.located(epoch, rows):
+            for row, place in zip(numbers.tolist(), places.tolist(), strict=True):
+                found[place] = divided.elements[divided.bounds[row] : divided.bounds[row + 1]].astype(np.int64)
+        return found
+
     @property
     def spread(self) -> float:
         """The elements among which those of a row are."""
@@ -369,14 +377,6 @@ class Buckets(Blocks):
         found = np.empty(len(positions), np.int64)
         for divided, rows, places in self.located(epoch, batches):
             found[places] = divided.elements[divided.bounds[rows] + numbers[places]]
-        return found
-
-    def members_of(self, epoch: int, batches: Indices) -> list[Indices]:
-        """The elements of some batches."""
-        found: list[Indices] = [np.empty(0, np.int64)] * len(batches)
-        for divided, rows, places in self.located(epoch, batches):
-            for row, place in zip(rows.tolist(), places.tolist(), strict=True):
-                found[place] = divided.elements[divided.bounds[row] : divided.bounds[row + 1]].astype(np.int64)
         return found
 
     @property
@@ -517,6 +517,11 @@ class Packs(Blocks):
             return False
         lengths = self._lengths_of(self._members(0))
         return self._count(lengths, is_sorted=True) < self._count(lengths, is_sorted=False)
+
+    @property
+    def most_elements(self) -> int:
+        """A bound of the elements of a row."""
+        return max(1, min(self.capacity[0], self._element_count))
 
     @cached_property
     def filled_share(self) -> float:

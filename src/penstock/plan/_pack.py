@@ -33,6 +33,7 @@ from penstock.plan._node import (
     Traits,
 )
 from penstock.plan._pad import Padding, Stack, holds
+from penstock.plan._ragged import EndToEnd, Joined
 from penstock.plan._reader import Gather, Reader
 
 
@@ -167,6 +168,8 @@ class Pack(_OfLengths):
     drop_remainder: bool
     positions: bool
     packs: Packs | None
+    offsets: bool = False
+    """Offsets say where sequences begin, in place of their numbers."""
 
     verb = "pack"
 
@@ -181,13 +184,14 @@ class Pack(_OfLengths):
         sizes = self.sizes[0] if self.structure is None else self.structure.unflatten(self.sizes)
         fit = f", fit={self.packs.fit!r}" if self.packs and self.packs.fit != "next" else ""
         positions = ", positions=True" if self.positions else ""
-        return f"pack({sizes}{fit}{'' if self.splits else ', split=False'}{positions})"
+        offsets = ", offsets=True" if self.offsets else ""
+        return f"pack({sizes}{fit}{'' if self.splits else ', split=False'}{positions}{offsets})"
 
     def settings(self) -> dict[str, Any]:
         """The arguments, and the lengths."""
         facts = {"size": self.sizes[0], "splits": self.splits, "padding": str(self.padding_value)}
         more = {} if self.packs is None else self.packs.settings()
-        more |= {"positions": True} if self.positions else {}
+        more |= {name: True for name in ("positions", "offsets") if getattr(self, name)}
         return {**facts, "drop_remainder": self.drop_remainder, "lengths": self._mark, **more}
 
     @property
@@ -241,7 +245,7 @@ class Pack(_OfLengths):
 
     @cached_property
     def spec(self) -> Spec:
-        """The row, like the element; the numbers of sequences; and places in sequences, if asked for."""
+        """The row, like the element; the numbers or offsets of sequences; and places in them, if asked for."""
         spec = self.source.spec
         for place, leaf in zip(_tree.paths(spec.structure), spec.leaves, strict=True):
             if len(leaf.shape) != 1 or leaf.dtype.itemsize == 0:
@@ -258,11 +262,11 @@ class Pack(_OfLengths):
             raise SpecError(f"{self.label} needs a length for each part of an element, but elements are {spec}.")
         sizes = self.sizes * len(spec.leaves) if self.structure is None else self.sizes
         row = [ArraySpec((size,), leaf.dtype) for size, leaf in zip(sizes, spec.leaves, strict=True)]
-        numbers = [ArraySpec((size,), np.dtype(np.int32)) for size in self.sizes]
-        more = numbers[0] if self.structure is None else spec.structure.unflatten(numbers)
-        return Spec.of(
-            (spec.structure.unflatten(row), more, more) if self.positions else (spec.structure.unflatten(row), more)
-        )
+        numbers = [ArraySpec((size,), np.int32) for size in self.sizes]
+        marks = [ArraySpec((None,), np.int64, (size + 1,)) for size in self.sizes] if self.offsets else numbers
+        more = [marks, numbers] if self.positions else [marks]
+        trees = [each[0] if self.structure is None else spec.structure.unflatten(each) for each in more]
+        return Spec.of((spec.structure.unflatten(row), *trees))
 
     batch_size = 1
 
@@ -343,9 +347,21 @@ class Pack(_OfLengths):
             _fill_rows(rows, leaf, np.concatenate(values), np.add.reduceat(tokens, firsts), self.padding_value)
         for kind, tokens in enumerate(kinds, leaf_count):
             sizes = np.add.reduceat(tokens, firsts)
-            _fill_rows(rows, kind, np.repeat(numbers, tokens), sizes, 0)
+            if self.offsets:
+                for row, mine in zip(rows.row_numbers(), np.split(tokens, firsts[1:]), strict=True):
+                    self._mark_ends(rows, kind, row, mine)
+            else:
+                _fill_rows(rows, kind, np.repeat(numbers, tokens), sizes, 0)
             if self.positions:
                 _fill_rows(rows, kind + len(kinds), within(tokens), sizes, 0)
+
+    @staticmethod
+    def _mark_ends(out: Rows, leaf: int, row: int, tokens: Indices) -> None:
+        """Writes the offsets of the sequences of a row."""
+        (places, extent), count = (out.arrays[leaf], out.extents[leaf]), len(tokens)
+        assert extent is not None
+        extent[row], places[row, 0] = count + 1, 0
+        np.cumsum(tokens, out=places[row, 1 : count + 1])
 
     def require_lengths(self, members: Indices, columns: Sequence[Sequence[Any]]) -> None:
         """Each leaf has the length, or its own."""
@@ -358,7 +374,7 @@ class Pack(_OfLengths):
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """The rows of a stream, each when it is full."""
         (row_size,) = self.sizes
-        row, filled, segment = self._empty(), 0, 0
+        row, filled, ends = self._empty(), 0, [0]
         for number, leaves in enumerate(reader.inputs[0].sequence(epoch)):
             sizes = {len(leaf) for leaf in leaves}
             if len(sizes) > 1:
@@ -367,28 +383,36 @@ class Pack(_OfLengths):
             if not self.splits and size > row_size:
                 raise self._too_long(number, size)
             if not self.splits and filled + size > row_size:
-                yield row
-                row, filled, segment = self._empty(), 0, 0
+                yield self._ended(row, ends)
+                row, filled, ends = self._empty(), 0, [0]
             while start < size:
-                count, segment = min(size - start, row_size - filled), segment + 1
+                count = min(size - start, row_size - filled)
                 for places, leaf in zip(row, leaves, strict=False):
                     places[filled : filled + count] = leaf[start : start + count]
-                row[len(leaves)][filled : filled + count] = segment
+                if not self.offsets:
+                    row[len(leaves)][filled : filled + count] = len(ends)
                 if self.positions:
                     row[-1][filled : filled + count] = np.arange(count)
                 start, filled = start + count, filled + count
+                ends.append(filled)
                 if filled == row_size:
-                    yield row
-                    row, filled, segment = self._empty(), 0, 0
+                    yield self._ended(row, ends)
+                    row, filled, ends = self._empty(), 0, [0]
         if filled and not (self.drop_remainder and self.splits):
-            yield row
+            yield self._ended(row, ends)
+
+    def _ended(self, row: Leaves, ends: list[int]) -> Leaves:
+        """A row whose sequences end there."""
+        if self.offsets:
+            row[len(self.source.spec.leaves)] = np.array(ends, np.int64)
+        return row
 
     def _empty(self) -> Leaves:
         """A row without sequences."""
         count = len(self.source.spec.leaves)
         fillings = [self.padding_value] * count + [0] * (len(self.spec.leaves) - count)
         leaves = zip(self.spec.leaves, fillings, strict=True)
-        return [np.full(leaf.shape, filling, leaf.dtype) for leaf, filling in leaves]
+        return [np.full(leaf.max_shape, filling, leaf.dtype) for leaf, filling in leaves]
 
 
 def _fill_rows(out: Rows, leaf: int, laid: Any, counts: Indices, filling: Any) -> None:
@@ -402,22 +426,34 @@ def _fill_rows(out: Rows, leaf: int, laid: Any, counts: Indices, filling: Any) -
 
 @dataclass(frozen=True, eq=False)
 class TokenBatch(_OfLengths):
-    """Batches of neighbouring sequences, padded to the longest, as large as `limit` tokens allow."""
+    """Batches of neighbouring sequences, as large as `limit` tokens allow: padded to the longest, or end to end."""
 
     limit: int
-    padding: Padding = field(repr=False)
-    buckets: Buckets | None = None
+    padding: Padding | EndToEnd = field(repr=False)
+    buckets: Buckets | Packs | None = None
     is_declared: bool = field(default=True, repr=False, kw_only=True)
     """Whether axes vary because the spec says so. Otherwise all do, as far as it is known."""
 
     @property
-    def blocks(self) -> Buckets | None:
-        """Where batches are of similar lengths."""
+    def blocks(self) -> Buckets | Packs | None:
+        """Where batches are of similar lengths, or fill rows."""
         return self.buckets
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether sequences lie end to end. Then a batch has the sum of their tokens, and an empty one counts as 1."""
+        return isinstance(self.padding, EndToEnd)
+
+    @property
+    def takes_stand_ins(self) -> bool:  # type: ignore[override]
+        """Unless its length counts towards a sum."""
+        return not self.is_flat
 
     @property
     def verb(self) -> str:
         """The user's."""
+        if isinstance(self.padding, EndToEnd):
+            return self.padding.verb
         return "batch" if self.buckets is None else "bucket_by_length"
 
     @property
@@ -433,7 +469,7 @@ class TokenBatch(_OfLengths):
 
     @property
     def remark(self) -> str:
-        """How much is padding."""
+        """How much is padding, or how full batches are."""
         return "" if self.buckets is None else self.buckets.remark
 
     @cached_property
@@ -448,8 +484,8 @@ class TokenBatch(_OfLengths):
         longest = first = 0
         for number, length in enumerate(lengths):
             self._require_room(number, length)
-            longest = max(longest, length)
-            if (number + 1 - first) * longest > self.limit:
+            longest = longest + length if self.is_flat else max(longest, length)
+            if (1 if self.is_flat else number + 1 - first) * longest > self.limit:
                 yield number
                 first, longest = number, length
 
@@ -460,13 +496,16 @@ class TokenBatch(_OfLengths):
         Other leaves, such as a label or an embedding, are not made of tokens.
         """
         shapes = [leaf.shape for leaf in self.source.spec.leaves]
+        if self.is_flat:
+            return [(number, [0]) for number, shape in enumerate(shapes) if shape[:1] == (None,)]
         axes = [[axis for axis, size in enumerate(shape) if size is None] for shape in shapes]
         varying = [(number, of_leaf) for number, of_leaf in enumerate(axes) if of_leaf]
         return varying or [(number, [0]) for number, shape in enumerate(shapes) if shape]
 
     def _sizes(self, leaves: Sequence[Any]) -> list[list[int]]:
         """The sizes of these axes, leaf by leaf."""
-        return [[leaves[number].shape[axis] for axis in axes] for number, axes in self._varying]
+        least = int(self.is_flat)
+        return [[max(leaves[number].shape[axis], least) for axis in axes] for number, axes in self._varying]
 
     def _tokens(self, sizes: Iterable[Sequence[int]]) -> int:
         """Those of the longest leaf. If nothing says which of its axes vary, the longest counts."""
@@ -485,6 +524,7 @@ class TokenBatch(_OfLengths):
             else:
                 sizes = np.array([[value.shape[axis] for axis in axes] for value in columns[number]], np.int64)
                 sizes = np.column_stack([sizes, sizes.prod(axis=1)])
+            sizes = np.maximum(sizes, int(self.is_flat))
             least = np.maximum(least, sizes.min(axis=1))
             is_found |= (sizes == said[:, None]).any(axis=1)
         wrong = np.flatnonzero(~is_found | (self.is_declared & (said < least)))
@@ -508,10 +548,12 @@ class TokenBatch(_OfLengths):
 
     @cached_property
     def spec(self) -> Spec:
-        """Padded batches of any number of elements."""
+        """Batches of any number of elements."""
         most = self.limit if self.lengths is None else int(np.diff(self._firsts).max(initial=1))
         if self.buckets is not None:
             most = self.buckets.most_elements
+        if isinstance(self.padding, EndToEnd):
+            return self.padding.spec(self.label, self.source.spec, most, is_exact=False, most=self.limit)
         return self.padding.spec(self.label, self.source.spec, most, is_exact=False)
 
     batch_size = None
@@ -528,8 +570,12 @@ class TokenBatch(_OfLengths):
         return [np.arange(*each) for each in ranges]
 
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
-        """Reads the sequences of one batch after the other, and pads them."""
+        """Reads the sequences of one batch after the other, and pads them, or lays them end to end."""
         for row, index, members in zip(out.row_numbers(), indices.tolist(), self._members(epoch, indices), strict=True):
+            if isinstance(self._stacked, Joined):
+                columns = self._in_room(members, self._read(reader, epoch, members))
+                self._stacked.write(columns, members.__getitem__, out, row)
+                continue
             out.put(row, self.grouped(epoch, index, members, self._read(reader, epoch, members)), are_new=True)
 
     def group(self, epoch: int, index: int) -> Indices:
@@ -537,13 +583,17 @@ class TokenBatch(_OfLengths):
         return self._members(epoch, np.array([index]))[0]
 
     def grouped(self, epoch: int, index: int, numbers: Indices, columns: Sequence[Sequence[Any]]) -> Leaves:
-        """These sequences, padded."""
+        """These sequences, padded, or end to end."""
+        return self._stacked(self._in_room(numbers, columns), numbers.__getitem__)
+
+    def _in_room(self, numbers: Indices, columns: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+        """The sequences, unless it is a single one that is too long."""
         if self.buckets is not None and len(numbers) == 1:
             self._require_room(int(numbers[0]), int(self._known(0)[numbers[0]]))
-        return self._stacked(columns, numbers.__getitem__)
+        return columns
 
     @cached_property
-    def _stacked(self) -> Stack:
+    def _stacked(self) -> Stack | Joined:
         return self.padding.stacker(self.label, self.source.spec)
 
     def sequence(self, reader: Reader, epoch: int) -> Elements:
@@ -554,8 +604,9 @@ class TokenBatch(_OfLengths):
         for number, leaves in enumerate(reader.inputs[0].sequence(epoch)):
             sizes = self._sizes(leaves)
             self._require_room(number, self._tokens(sizes))
-            padded = [[*map(max, *each)] for each in zip(largest, sizes, strict=True)] if held else sizes
-            if held and (len(held) + 1) * self._tokens(padded) > self.limit:
+            merge, count = (int.__add__, 1) if self.is_flat else (max, len(held) + 1)
+            padded = [[*map(merge, *each)] for each in zip(largest, sizes, strict=True)] if held else sizes
+            if held and count * self._tokens(padded) > self.limit:
                 yield self._stacked(zip(*held, strict=True), first.__add__)
                 held, first, padded = [], number, sizes
             held.append([copied(leaf) for leaf in leaves])
