@@ -59,6 +59,9 @@ ANNOUNCED_ROWS: Final = 1 << 14
 """Rows of files that are announced at once, at most. It takes 20 us, to look for the file first included."""
 ANNOUNCED_NBYTES: Final = 32 << 20
 """Bytes of them, at most; and of a block."""
+FIRST_ROWS: Final = 1 << 10
+"""Rows whose reads are announced after a seek. Then twice as many as were delivered, until the numbers above are
+reached: a cold disk reads what was announced first."""
 AHEAD_ROWS: Final = 1 << 15
 """Rows of files whose reads are computed ahead, at most."""
 AHEAD_NBYTES: Final = 48 << 20
@@ -100,6 +103,10 @@ class CopyDelivery(DeliveryBase):
         """The next block is computed when so few batches are left: of files, so that it is announced in time."""
         self._extents: list[tuple[int, ...] | None] = [None] * slot_count
         """The extents that each slot holds; None before the first batch."""
+        self._first_count = max(1, FIRST_ROWS // rows)
+        """The batches of the first block after a seek."""
+        self._begun_count = 0
+        """The batches that were submitted since the last seek."""
         self._job = 0
         """The last job."""
         self._views: dict[tuple[int, int, int], Any] = {}
@@ -201,6 +208,7 @@ class CopyDelivery(DeliveryBase):
     def _start(self, position: Position) -> None:
         """Begins again at a position."""
         self._abandon()
+        self._begun_count = 0
         self._compute(position)
         self._issue()
 
@@ -219,7 +227,7 @@ class CopyDelivery(DeliveryBase):
         """Submits a job for each slot that is free."""
         free, views = self.ring.free, self._views
         while free:
-            if len(self._ahead) <= self._reserve:
+            if len(self._ahead) <= (self._reserve if self._tables else min(self._reserve, 2 * self._begun_count)):
                 last, *_ = self._ahead[-1] if self._ahead else self._pending[-1]
                 try:
                     self._compute(self._program.next_position(*last))
@@ -253,6 +261,7 @@ class CopyDelivery(DeliveryBase):
                 made.append((source, rows, view[first:] if first else memory, places, code))
             self._engine.submit(self._job, made)
             self._pending.append((position, slot, self._job, parts))
+            self._begun_count += 1
 
     def _copy_alone(self, copies: list[Copy], slot: int, position: Position) -> list[Copy]:
         """Copies from tables some of whose parts are not there. Returns the other copies."""
@@ -275,7 +284,7 @@ class CopyDelivery(DeliveryBase):
                 that it opened, so batches computed before are right.
         """
         epoch, index = position
-        count, batch_count = self._block_count, self._program.batch_count
+        count, batch_count = min(self._block_count, self._ramp), self._program.batch_count
         if batch_count is not None:
             count = min(count, batch_count - index)
         batches, extents = self._copies.block(epoch, index, count)
@@ -285,9 +294,14 @@ class CopyDelivery(DeliveryBase):
         parts = itertools.repeat((), count) if self._tables is None else map(self._tables.want, batches)
         self._ahead.extend(zip(positions, extents, batches, parts, strict=True))
 
+    @property
+    def _ramp(self) -> int:
+        """How many batches may be computed and announced at once, so soon after a seek."""
+        return max(self._first_count, 2 * self._begun_count)
+
     def _announce(self, batches: list[list[Copy]], position: Position) -> list[list[Copy]]:
         """Announces the reads of batches, if they are enough or an epoch begins. Returns what is left for later."""
-        if position[1] and len(batches) < self._announced_count:
+        if position[1] and len(batches) < min(self._announced_count, self._ramp):
             return batches
         rows_of: dict[int, list[Indices]] = {}
         for array, _, rows, _, _ in itertools.chain.from_iterable(batches):
