@@ -340,7 +340,7 @@ def test_a_row_group_is_decoded_once_for_each_part_of_a_split(tmp_path, decoded)
         decoded.clear()
         with shuffled.loader("threads", workers=2) as loader:
             assert [int(x) for batch in loader for x in batch["x"]] == found
-        assert decoded[: len(groups)] == runs_of(x // 10 for x in found)
+        assert sorted(decoded[: len(groups)]) == [*groups]  # two threads decode side by side
 
 
 # ---------------------------------------------------------------------------------------------- refusals

@@ -99,7 +99,7 @@ def _inputs(node: Node) -> tuple[Node, ...]:
 
 def _by_chunks(node: Node) -> Node:
     """Rows of arrays in chunks as patches, so that a chunk serves all of its rows."""
-    if not isinstance(node, SourceNode) or node.data.chunk_shape is None:
+    if not isinstance(node, SourceNode) or node.data.chunk_shape is None or node.data.parts is not None:
         return node
     assert isinstance(node.data.element_spec, ArraySpec)
     whole = shape_of(node.data, node.data.element_spec)

@@ -337,13 +337,17 @@ def _as_source(value: Any, handle: Source | None = None) -> Source:
     return value if isinstance(value, Source) else SourceAdapter(value, handle)
 
 
-def open_source(source: Source) -> Source:
+def open_source(source: Source, *, in_parts: bool = True) -> Source:
     """Opens a source. `open` may return any object that reads, or decodes parts.
+
+    Args:
+        source: The source.
+        in_parts: Whether decoded parts are kept, and may be decoded by others, if the source has parts.
 
     Raises:
         SourceError: The object has no `read_into`.
     """
-    opened, sizes = source.open(), source.parts
+    opened, sizes = source.open(), source.parts if in_parts else None
     if sizes is not None and not hasattr(inner_of(opened), "part_cache"):
         close = None if opened is source else opened.close
         opened = DecodedParts(opened.decode, close, sizes, source.element_spec, type(source).__name__)

@@ -26,6 +26,7 @@ from penstock.base._spec import ArraySpec, Spec, is_masked, loses_masks, loses_z
 from penstock.base._tree import Tree
 from penstock.memory._rows import Indices, chunk_count, have_dtype, pieces
 from penstock.plan._conform import MisfitError, conformed, observed, text_of
+from penstock.plan._parted import ROOM_NBYTES, PartSizes
 from penstock.plan._source import Read, Source
 from penstock.sources.boxes import BoxSource
 
@@ -43,6 +44,9 @@ _TEXT_OF_PANDAS: Final = "table['name'].fillna('').to_numpy('U')"
 
 # Characters of a text in a message. A longer text shows its beginning and its end, where paths differ.
 _MAX_TEXT: Final = 120
+
+LEAST_PART_NBYTES: Final = 64 << 10
+"""The least rows of chunks that are decoded for all workers: handing over a smaller one takes as long as decoding."""
 
 _NDIM: Final = operator.attrgetter("ndim")
 
@@ -368,9 +372,34 @@ def require_rows(array: Any, leaf: object, place: str, *, is_text: bool = False)
 
 
 class NamedSource(Source):
-    """Rows of data of another library, which each process opens again by their names."""
+    """Rows of data of another library, which each process opens again by their names.
+
+    If chunks are compressed, those with the same place on the first axis are a part: `open` returns an object with
+    `decode(part)`, too.
+    """
 
     count: int
+    chunk_nbytes: int = 0
+    """The memory of a chunk; 0 for an array in one piece."""
+    is_packed: bool = False
+    """Whether each chunk is compressed, so that it is decoded as a whole."""
+
+    @property
+    def parts(self) -> PartSizes | None:
+        """The rows of chunks; None if they are not compressed, too small to gain anything, or too large to keep two."""
+        spec, rows = self.element_spec, self.chunk_shape[0] if self.chunk_shape else 0
+        if not self.is_packed or rows < 2 or not self.count or not isinstance(spec, ArraySpec):
+            return None
+        bounds = np.append(np.arange(0, self.count, rows), self.count)
+        nbytes = spec.nbytes * np.diff(bounds)
+        if not LEAST_PART_NBYTES <= nbytes[0] <= ROOM_NBYTES // 2:
+            return None
+        return PartSizes.of(bounds, nbytes, nbytes + self.chunk_nbytes)
+
+    def rows_of(self, part: int) -> tuple[int, int]:
+        """Returns the first row of a part, and the one behind its last."""
+        assert self.chunk_shape is not None
+        return part * self.chunk_shape[0], min((part + 1) * self.chunk_shape[0], self.count)
 
     def __len__(self) -> int:
         return self.count

@@ -90,7 +90,7 @@ class OpenBoxes:
 
     def __init__(self, source: BoxSource) -> None:
         self._source = source
-        self._opened = open_source(source.inner)
+        self._opened = open_source(source.inner, in_parts=False)
         reads: Any = self._opened.inner if isinstance(self._opened, SourceAdapter) else self._opened
         self._part: Callable[[tuple[slice, ...]], npt.NDArray[Any]] = reads.part
         self._lock = threading.Lock()

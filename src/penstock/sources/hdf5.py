@@ -150,6 +150,7 @@ class Hdf5Source(NamedSource):
     chunk_nbytes: int = 0
     """The memory of a chunk, which is decoded as a whole, as the file says; 0 for an array in one piece."""
     chunk_shape: tuple[int, ...] | None = None
+    is_packed: bool = False
     suits_one_thread = True  # HDF5 has one lock
 
     @property
@@ -222,11 +223,23 @@ class OpenHdf5Source:
         values = data.asstr("utf-8") if is_text(data) else data  # whatever the file says
         for run in np.split(order, breaks):
             first, last = int(indices[run[0]]), int(indices[run[-1]])
-            try:
-                rows = values[first : last + 1]
-            except Exception as error:  # what h5py raises for damage has many types
-                raise SourceError(f"{self._source.describe(first)} to row {last} cannot be read: {error}") from error
-            out[run] = rows[indices[run] - first]
+            out[run] = self._rows(values, first, last)[indices[run] - first]
+
+    def decode(self, part: int) -> npt.NDArray[Any]:
+        """Reads a row of chunks.
+
+        Raises:
+            SourceError: It cannot be read.
+        """
+        rows = np.arange(*self._source.rows_of(part))
+        return self._steadily(rows, lambda data: self._rows(data, rows[0], rows[-1]))
+
+    def _rows(self, data: Any, first: int, last: int) -> Any:
+        """Reads rows that are neighbours."""
+        try:
+            return data[first : last + 1]
+        except Exception as error:  # what h5py raises for damage has many types
+            raise SourceError(f"{self._source.describe(first)} to row {last} cannot be read: {error}") from error
 
     def part(self, box: tuple[slice, ...]) -> npt.NDArray[Any]:
         """Reads a box of the array.
@@ -348,7 +361,8 @@ def from_dataset(data: Any, *, is_checked: bool = False) -> Hdf5Source:
     # Another process may have another current directory. A name that is no path, such as a URL, stays as it is.
     path = os.path.abspath(name) if os.path.exists(name) else name
     chunk_nbytes = math.prod(data.chunks or (0,)) * data.dtype.itemsize
-    return Hdf5Source(path, data.name, spec_of(data), len(data), chunk_nbytes, data.chunks)
+    is_packed = data.id.get_create_plist().get_nfilters() > 0
+    return Hdf5Source(path, data.name, spec_of(data), len(data), chunk_nbytes, data.chunks, is_packed)
 
 
 def _require_filters(data: Any) -> None:

@@ -301,7 +301,9 @@ class OpenSparse:
         self._source, self._rows = source, source.rows_in_place
         self._matrix: native.Source | None = None
         self._numbers = source.indices, source.values
-        self._vectors = [None if each.file is not None else open_source(each.source) for each in self._numbers]
+        self._vectors = [
+            None if each.file is not None else open_source(each.source, in_parts=False) for each in self._numbers
+        ]
         self._files: dict[str, LocalFile] = {}
         self._is_closed = False
 

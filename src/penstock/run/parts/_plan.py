@@ -16,6 +16,7 @@ else. If neither is under way, it begins.
 """
 
 import heapq
+from bisect import bisect
 from collections import deque
 from collections.abc import Iterable
 from typing import Final, NamedTuple, final
@@ -63,6 +64,8 @@ class PartPlan:
         """Parts that were dropped since this list was emptied."""
         self._there: dict[int, int] = {}
         """The place of each decoded part."""
+        self._there_nbytes = 0
+        """The memory of all of them."""
         self._loading: dict[int, int] = {}
         self._places = _Places(room)
         self._failed: set[int] = set()
@@ -133,6 +136,7 @@ class PartPlan:
             self._nbytes[part] = nbytes
         if is_there:
             self._there[part] = place
+            self._there_nbytes += self._nbytes[part]
             return
         self._places.free(place)
         if nbytes:  # its place was too small
@@ -193,10 +197,12 @@ class PartPlan:
         uses = self._uses[part]
         worth = uses[0][0] if uses[0][1] else uses[1][0]
         need = self._nbytes[part] + self._work_nbytes[part]
-        left = self._room - sum(self._nbytes[each] for each in self._there)
+        left = self._room - self._there_nbytes
         left -= sum(self._nbytes[each] + self._work_nbytes[each] for each in self._loading)
         if left < need <= left + sum(self._work_nbytes[each] for each in self._loading):
             return None  # there is room as soon as these are decoded
+        if left >= need and (place := self._places.take(self._nbytes[part])) is not None:
+            return place
         rivals = sorted((each for each in self._there if self._next_use(each) > worth), key=self._next_use)
         used = {each for parts in self._running.values() for each in parts}
         idle = [each for each in rivals if each not in used]
@@ -209,6 +215,7 @@ class PartPlan:
             self._places.free(self._there.pop(dropped))
             self.dropped.append(dropped)
             self._note_missing(dropped)
+            self._there_nbytes -= self._nbytes[dropped]
             left += self._nbytes[dropped]
         return place
 
@@ -218,23 +225,27 @@ class _Places:
     """Places in a memory of a given size, the first that is large enough each time."""
 
     def __init__(self, room: int) -> None:
-        self._room = room
-        self._taken: dict[int, int] = {}
-        """The end of each place, by its beginning, ascending."""
+        self._gaps = [(0, room)]
+        """Where each gap begins and ends, ascending. There are few."""
+        self._ends: dict[int, int] = {}
+        """The end of each place, by its beginning."""
 
     def take(self, nbytes: int) -> int | None:
         """Takes a place; None if no gap is large enough."""
-        begin = 0
-        for start, end in self._taken.items():
-            if start - begin >= nbytes:
-                break
-            begin = end
-        if self._room - begin < nbytes:
-            return None
-        self._taken[begin] = begin + nbytes
-        self._taken = dict(sorted(self._taken.items()))
-        return begin
+        for number, (begin, end) in enumerate(self._gaps):
+            if end - begin >= nbytes:
+                self._gaps[number : number + 1] = [(begin + nbytes, end)] * (begin + nbytes < end)
+                self._ends[begin] = begin + nbytes
+                return begin
+        return None
 
     def free(self, place: int) -> None:
         """Frees a place."""
-        del self._taken[place]
+        begin, end = place, self._ends.pop(place)
+        number = bisect(self._gaps, (begin, end))
+        if number < len(self._gaps) and self._gaps[number][0] == end:
+            end = self._gaps.pop(number)[1]
+        if number and self._gaps[number - 1][1] == begin:
+            number -= 1
+            begin = self._gaps.pop(number)[0]
+        self._gaps.insert(number, (begin, end))
