@@ -153,7 +153,8 @@ def from_hdf5(
     which `from_xarray` decodes.
     Chunks with Blosc, Zstd and other filters that HDF5 lacks need the package `hdf5plugin`, which is then imported.
 
-    Random access: yes. Order: that of the file. Memory: the rows that are read. Each process opens the file for itself.
+    Random access: yes. Order: that of the file. Memory: the rows that are read; of arrays in compressed chunks up to
+    128 MiB of decoded ones, which worker processes share. Each process opens the file for itself.
 
     Virtual datasets and external storage have values in other files. HDF5 gives fill values where these are missing or
     too small; here that is an error, at the start and at each read. A process holds these files open, with a descriptor
