@@ -66,7 +66,7 @@ MAY_IMPORT = {
     "_statistics": PLAN | {"_dataset"},
     "_labels": RUN | {"_loader", "sources"},
     "_join": RUN | {"_labels"},
-    "_lengths": RUN | {"_labels"},
+    "_lengths": RUN | {"_loader", "_labels"},
     "_check": RUN | {"_loader"},
     "_dataset": RUN
     | {"_loader", "_show", "_caching", "_reduce", "_labels", "_join", "_lengths", "_check", "sources", "image"},

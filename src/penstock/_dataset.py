@@ -20,7 +20,7 @@ from penstock._caching import cached, materialized, settled
 from penstock._check import EXECUTORS, CheckResult, check
 from penstock._join import On, groups_of, joined, positions_of
 from penstock._labels import Labels, labels_of
-from penstock._lengths import KnownLengths, lengths_of
+from penstock._lengths import KnownLengths, lengths_of, measured, without_count
 from penstock._loader import OPTIONS, Loader, LoaderOptions
 from penstock._reduce import reduced
 from penstock._show import show as draw_elements
@@ -998,7 +998,7 @@ class Dataset(NoArray):
             drop_remainder: Leave out a last batch that is short.
             max_tokens: The most tokens of a padded batch, in place of a size.
             lengths: The number of tokens of each element, `(n,)`: the size of the axis that varies; if several do, of
-                one of them, or their product. Or the key or place of a leaf that has it, which is read now.
+                one of them, or their product. Or the key or place of a leaf, as for `pack`, which is read now.
 
         Raises:
             ArgumentError: `size` is below 1; or there are both a size and `max_tokens`, or neither; or lengths are of
@@ -1080,8 +1080,9 @@ class Dataset(NoArray):
 
         Args:
             length: Tokens a row, at least 1; for parts of different lengths a tree like the element.
-            lengths: The number of tokens of each element, `(n,)`, or the key or place of a leaf that has it; or a tree
-                of these, as `length` is one.
+            lengths: The number of tokens of each element, `(n,)`; or the key or place of a leaf: an integer that says
+                it, which is then left out of the row, or a sequence, whose length it is, see `lengths()`; or a tree of
+                these, as `length` is one.
             fit: Which row a sequence goes to. `"first"` and `"best"` need `lengths`.
             split: Whether a sequence that does not fit goes on in the next row; with `"first"` and `"best"` only one
                 that is longer than a row. False keeps sequences whole. One that is longer than a row is then an error
@@ -1126,6 +1127,7 @@ class Dataset(NoArray):
         node, flat, packs = self._node, None, None
         if lengths is not None:
             node, known, seed, is_local = self._known_lengths("pack(lengths=...)", lengths, structure)
+            node = without_count(node, lengths)
             if fit != "next" or seed is not None or structure is not None:
                 packs = Packs(as_lengths("pack", known), seed, is_local, sizes, fit, bool(split))
             else:
@@ -1144,12 +1146,57 @@ class Dataset(NoArray):
             made.spec  # noqa: B018  # refuses what is wrong here
         return Dataset(made)
 
+    def lengths(
+        self,
+        key: str | int | None = None,
+        *,
+        progress: Callable[[int, int | None], None] | None = None,
+        **loader_options: Any,
+    ) -> npt.NDArray[np.int64]:
+        """Reads all elements of epoch 0, on workers, and returns the length of each: int64, shape `(len(ds),)`.
+
+        That is what `lengths=` of `pack`, `batch`, `ragged_batch` and `bucket_by_length` takes. A length is the size of
+        the first axis of a leaf, where that differs from element to element; of several such leaves the largest counts.
+        Of a leaf that is a single integer, it is that integer.
+
+        If elements come from files, lengths are kept in a hidden file beside the first of them, or if that folder
+        cannot be written in the cache directory. They are read from there as long as the files and the steps before are
+        the same, functions included, as for `cache`. Others are counted at each call.
+
+        Memory: a loader's, and 8 bytes an element.
+
+        Args:
+            key: The key or place of a leaf, or of a tuple or dict of leaves; None for all.
+            progress: As for `materialize`.
+            loader_options: As for `loader`. An element that fails has no length, so `on_error` is `"raise"`.
+
+        Raises:
+            ArgumentError: The dataset is a stream, or its order changes with each epoch; or there is no such leaf, or
+                it has no axis and is no integer; or an option of the loader is refused.
+
+        Example:
+            >>> sentences = penstock.range(5).map(lambda i: {"tokens": np.arange(i), "label": i % 2})
+            >>> sentences.lengths("tokens")
+            array([0, 1, 2, 3, 4])
+        """
+        self._require_random("lengths()", "Count as they come, with map(len), or use pack() without lengths")
+        self._require_finite("lengths", "Use take(n), or put it before repeat().")
+        if refused := {"on_error", "shard"} & loader_options.keys():
+            raise ArgumentError(f"lengths({min(refused)}=): lengths are those of all elements. Leave it out.")
+        return measured(self._node, f"lengths({'' if key is None else repr(key)})", key, progress, loader_options)
+
     def _known_lengths(self, call: str, lengths: Any, structure: Structure | None = None) -> KnownLengths:
         self._require_random(call, "Leave lengths out, and rows come as a stream")
         return lengths_of(self._node, call, lengths, structure)
 
     def padded_batch(
-        self, size: int, *, padded_shapes: Tree = None, padding_values: Any = None, drop_remainder: bool = False
+        self,
+        size: int,
+        *,
+        padded_shapes: Tree = None,
+        padding_values: Any = None,
+        side: Literal["left", "right"] = "right",
+        drop_remainder: bool = False,
     ) -> "Dataset":
         """Stacks consecutive elements whose shapes differ, padded to one size.
 
@@ -1168,10 +1215,12 @@ class Dataset(NoArray):
                 are padded to the largest of the batch.
             padding_values: What fills the rest: one for all leaves, or a tree like the element. None is 0, and for text
                 the empty one.
+            side: Where the filling stands: `"right"`, behind an element, or `"left"`, before it, as models that
+                generate text take prompts.
             drop_remainder: Leave out a last batch that is short.
 
         Raises:
-            ArgumentError: `size` is below 1.
+            ArgumentError: `size` is below 1, or `side` is neither.
             SpecError: When the spec is first needed: shapes or values do not fit elements, or text has axes to be
                 padded.
             ElementError: While reading, an element is larger than its padded shape.
@@ -1179,8 +1228,10 @@ class Dataset(NoArray):
         Example:
             >>> penstock.range(4).map(np.arange).padded_batch(2)[1].tolist()
             [[0, 1, 0], [0, 1, 2]]
+            >>> penstock.range(4).map(np.arange).padded_batch(2, padding_values=-1, side="left")[1].tolist()
+            [[-1, 0, 1], [0, 1, 2]]
         """
-        padding = _padding("padded_batch", padded_shapes, padding_values)
+        padding = _padding("padded_batch", padded_shapes, padding_values, side)
         count = integer("padded_batch", "size", size, least=1)
         return Dataset(PaddedBatch(loosened(self._node), count, drop_remainder, padding))
 
@@ -1303,6 +1354,7 @@ class Dataset(NoArray):
         max_tokens: int | None = None,
         padded_shapes: Tree = None,
         padding_values: Any = None,
+        side: Literal["left", "right"] = "right",
         drop_remainder: bool = False,
     ) -> "Dataset":
         """Batches elements of similar length together, so that little is padded.
@@ -1329,15 +1381,16 @@ class Dataset(NoArray):
             length_fn: `fn(element)`, an integer; runs on workers.
             boundaries: Ascending lengths.
             batch_sizes: Elements a batch, for each of the `len(boundaries) + 1` buckets.
-            lengths: The length of each element, `(n,)`, in place of these three; or the key or place of a leaf that has
-                it, which is read now. For elements of several sequences, that of the longest. With `max_tokens`, as for
-                `batch`.
+            lengths: The length of each element, `(n,)`, in place of these three; or the key or place of a leaf, as for
+                `pack`, which is read now. For elements of several sequences, that of the longest. With `max_tokens`, as
+                for `batch`.
             batch_size: Elements a batch, with `lengths`, which may then be any measure that is worth sorting by.
                 Another size is another order, which a state does not fit.
             max_tokens: The most tokens of a padded batch, with `lengths`. An element that is longer is an error where
                 it is read, which `loader(on_error="skip")` leaves out; the log says how many there are.
             padded_shapes: As for `padded_batch`.
             padding_values: As for `padded_batch`.
+            side: As for `padded_batch`.
             drop_remainder: Leave out batches that are short at the end.
 
         Raises:
@@ -1354,7 +1407,7 @@ class Dataset(NoArray):
             >>> len(batches), [batch.shape for batch in batches]
             (3, [(2, 1), (2, 3), (1, 4)])
         """
-        padding = _padding("bucket_by_length", padded_shapes, padding_values)
+        padding = _padding("bucket_by_length", padded_shapes, padding_values, side)
         if lengths is not None:
             if (batch_size is None) == (max_tokens is None) or (length_fn, boundaries, batch_sizes) != (None,) * 3:
                 raise ArgumentError(
@@ -2200,10 +2253,12 @@ def _declares_axes(node: Node) -> bool:
     return (spec := node.known_spec) is not None and any(None in leaf.shape for leaf in spec.leaves)
 
 
-def _padding(verb: str, shapes: Tree, values: Tree) -> Padding:
+def _padding(verb: str, shapes: Tree, values: Tree, side: str = "right") -> Padding:
+    if side not in ("left", "right"):
+        raise ArgumentError(f"{verb}(side={side!r:.80}): it is 'right' or 'left'.")
     fill, value_structure = _tree.flatten_values(values)
     if shapes is None:
-        return Padding(None, tuple(fill), None, value_structure)
+        return Padding(None, tuple(fill), None, value_structure, side == "left")
     # A shape is a tuple, and so is structure: leaves are found by what they hold.
     leaves, structure = _tree.flatten_until(shapes, lambda x: x is None or _is_shape(x))
     for leaf in leaves:
@@ -2212,7 +2267,7 @@ def _padding(verb: str, shapes: Tree, values: Tree) -> Padding:
     sizes = tuple(
         None if leaf is None else tuple(None if size is None else as_int(size) for size in leaf) for leaf in leaves
     )
-    return Padding(sizes, tuple(fill), structure, value_structure)
+    return Padding(sizes, tuple(fill), structure, value_structure, side == "left")
 
 
 def _row_sizes(length: Any) -> tuple[tuple[int, ...], Structure | None]:

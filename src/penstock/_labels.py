@@ -8,6 +8,7 @@ read anew.
 import base64
 import contextlib
 import hashlib
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -22,10 +23,10 @@ from penstock.plan._batch import Bundle
 from penstock.plan._cautions import caution_labels, reordering
 from penstock.plan._fields import Fields, named
 from penstock.plan._fingerprint import fingerprint_of, table
-from penstock.plan._node import Node, finite_length
+from penstock.plan._node import Node, finite_length, walk
 from penstock.plan._source_node import SourceNode
 from penstock.sources._kept import kept, kept_before
-from penstock.sources._openfile import FilesSource
+from penstock.sources._openfile import File, FilesSource
 
 Labels = npt.ArrayLike | str | int
 _BATCH_SIZE: Final = 1024
@@ -128,6 +129,39 @@ def _all_of(one: Node) -> npt.NDArray[Any]:
         return np.concatenate([array_of(leaf) for leaf in leaves])
 
 
+def kept_with_files(node: Node, name: str, what: list[str], build: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Values of all elements, kept beside the first file of a plan, until a file or a step before is another.
+
+    Values of a plan without files, or with a step that nothing tells from another, are made anew.
+
+    Args:
+        node: The plan.
+        name: The kind of values.
+        what: Tells the values from others of the same files. Values of another plan replace those that are kept.
+        build: Makes them.
+    """
+    sources = [each.data for each in walk(node) if isinstance(each, SourceNode) and isinstance(each.data, FilesSource)]
+    files = [file for source in sources for file in source.files]
+    if not files:
+        return build()
+    try:
+        kind = f"{name} {fingerprint_of(table(node, verb=name))}"
+    except ArgumentTypeError:
+        return build()
+    store, ending = _store(sources[0], kind, files, name, what)
+    return kept(*store, lambda: {name: build()}, ending, files[1:])[name]
+
+
+def _store(
+    source: Any, kind: str, files: Sequence[File], name: str, what: list[str]
+) -> tuple[tuple[File, str, str | None], str]:
+    """Where values of files are kept: the first arguments of `kept`, and the ending of the name."""
+    states = hashlib.sha256(" ".join(file.state for file in files).encode()).hexdigest()[:16]
+    words = "\n".join([*what, *(file.url for file in files)])
+    ending = f"{hashlib.sha256(words.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}.{name}"
+    return (files[0], f"{kind} {states}", getattr(source, "cache_dir", None)), ending
+
+
 def _kept_values(one: Node) -> npt.NDArray[Any]:
     """The same; of steps that only move the elements of files from what is kept of these."""
     places, node = np.arange(finite_length(one)), one
@@ -145,10 +179,7 @@ def _kept_values(one: Node) -> npt.NDArray[Any]:
     if kind is None:
         return _all_of(one)
     source, files = node, node.data.files
-    kind += " " + hashlib.sha256(" ".join(file.state for file in files).encode()).hexdigest()[:16]
-    words = "\n".join([*node.spec.tree, *(file.url for file in files)])
-    name = f"{hashlib.sha256(words.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}.keys"
-    store = files[0], kind, getattr(node.data, "cache_dir", None)
+    store, name = _store(node.data, kind, files, "keys", list(node.spec.tree))
     found = kept_before(*store, name)
     if found is None:
         if not max(_LEAST_KEPT, len(places)) <= source.length <= 2 * len(places):

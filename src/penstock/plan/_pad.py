@@ -53,11 +53,14 @@ class Padding:
     """The structure of the shapes, which must equal that of elements."""
     value_structure: Structure
     """The structure of the values, which must equal that of elements, or be a leaf."""
+    is_left: bool = False
+    """Whether the filling stands before elements."""
 
     @property
     def facts(self) -> str:
-        """The shapes and values, as text."""
-        return str((self.shapes, ["0" if value is None else str(value) for value in self.values]))
+        """The shapes and values, as text; and the side, if it is the left one."""
+        values = ["0" if value is None else str(value) for value in self.values]
+        return str((self.shapes, values, "left") if self.is_left else (self.shapes, values))
 
     def target(self, label: str, spec: Spec) -> list[Shape]:
         """The padded shape of each leaf of an element.
@@ -115,8 +118,8 @@ class Padding:
         """
         return functools.partial(self._stack, label, spec, self.target(label, spec), self._fill(label, spec))
 
-    @staticmethod
     def _stack(
+        self,
         label: str,
         spec: Spec,
         shapes: Sequence[Shape],
@@ -146,11 +149,13 @@ class Padding:
             filling = np.zeros((), leaf.dtype)
             if fill is not None and holds(leaf.dtype, fill):
                 filling[...] = fill
-            if len(size) != 1 or not native.pad_rows(values, place, filling):
+            if self.is_left or len(size) != 1 or not native.pad_rows(values, place, filling):
                 if found.count(size) < len(found):
                     place[...] = filling
                 for row, value in enumerate(values):
                     corner: tuple[int | slice, ...] = (row, *map(slice, value.shape))
+                    if self.is_left:
+                        corner = (row, *(slice(n - have, n) for have, n in zip(value.shape, size, strict=True)))
                     place[corner] = value
             stacked.append(place)
         return stacked
