@@ -323,8 +323,8 @@ def _random_map(draw: st.DrawFn, p: Plan) -> Plan | None:
     seed, depth = draw(st.integers(0, 3)), p.depth + 1
 
     def elements(epoch: int) -> list[Tree]:
-        rng = ElementRng(seed, depth)
-        return [_as_leaves(jitter(_own(x), rng.at(epoch, i))) for i, x in enumerate(p.elements(epoch))]
+        rng, number_of = ElementRng(seed, depth), p.dataset._node.randomness.number_of  # differs below `shard`
+        return [_as_leaves(jitter(_own(x), rng.at(epoch, number_of(i)))) for i, x in enumerate(p.elements(epoch))]
 
     # A stream may be empty, and then has no element 0 whose result would be the spec.
     spec = Pair(p.dataset.element_spec, ArraySpec((2,), np.dtype("int64"))) if p.is_stream or p.is_ragged else None

@@ -43,14 +43,14 @@ def cached(node: Node, path: Any, limit: int | None, key: str | None, verb: str 
     store = CacheDirectory(node, os.path.abspath(directory), limit, key)
     whole = store.complete() if node.access == "stream" else None
     text = name if limit is None else f"{name}, limit={limit}"
-    return Cache(node, store, text) if whole is None else CompleteCache(store, text, whole, node)
+    return Cache(node, store, text) if whole is None else CompleteCache(store, text, whole, node, node.randomness)
 
 
 def settled(node: Node) -> Node:
     """Returns a plan with random access in place of a stream that `cache()` has in memory, once that is complete."""
     if isinstance(node, Cache) and isinstance(node.store, CacheMemory) and node.access == "stream":
         whole = node.store.complete()
-        return node if whole is None else CompleteCache(node.store, node.text, whole, node.source)
+        return node if whole is None else CompleteCache(node.store, node.text, whole, node.source, node.randomness)
     return node
 
 
@@ -113,7 +113,7 @@ def materialized(
             f"materialize() could not keep all elements in {path}: see the log for why. Make room, or mend what "
             "failed, and call it again: it goes on from there."
         )
-    return CompleteCache(step.store, step.text, whole, node)
+    return CompleteCache(step.store, step.text, whole, node, node.randomness)
 
 
 def _is_known(node: Node) -> bool:

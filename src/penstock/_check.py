@@ -294,9 +294,10 @@ def _called(step: Map, index: int, leaves: Leaves) -> tuple[list[Any], bool, boo
     given = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
     held = [weakref.ref(leaf) for leaf in given if isinstance(leaf, np.ndarray)]
     element = step.source.spec.structure.unflatten(given)
-    rng = () if step.seed is None else (ElementRng(step.seed, step.randomness.depth).at(0, index),)
+    number = step.randomness.number_of(index)
+    rng = () if step.seed is None else (ElementRng(step.seed, step.randomness.depth).at(0, number),)
     with seeded_globals() as globals_:
-        globals_.seed(0, step.randomness.depth, 0, index)
+        globals_.seed(0, step.randomness.depth, 0, number)
         result = step.function(element, *rng)
         drew = globals_.used()
     found = _tree.flatten(result)[0]

@@ -1,5 +1,7 @@
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 
 import penstock as ps
@@ -52,3 +54,61 @@ def test_endless_dataset_is_sliced_from_its_start():
 def test_endless_dataset_has_no_end_to_count_from(chosen):
     with pytest.raises(ps.ArgumentError, match="a dataset without an end cannot be counted from its end"):
         ps.range(3).repeat()[chosen]
+
+
+# Random numbers after `shard`.
+
+
+def drawn(_: Any, rng: Any) -> int:
+    return int(rng.integers(1 << 40))
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        ps.range(20),
+        ps.range(10).map(lambda x: x * 2),
+        ps.range(20).filter(lambda x: x % 3 > 0),
+        ps.from_generator(range, 11, element_spec=ps.ArraySpec((), "int64")),
+    ],
+    ids=["random access", "a function", "a filter", "a generator"],
+)
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+def test_a_shard_draws_what_the_whole_dataset_draws_for_its_elements(whole: ps.Dataset, executor: Any) -> None:
+    with whole.random_map(drawn).loader(executor) as loader:
+        want = [int(x) for x in loader] + [int(x) for x in loader]
+    for index in range(3):
+        with whole.shard(index, 3).random_map(drawn).loader(executor) as loader:
+            assert [int(x) for x in loader] == want[: len(want) // 2][index::3]
+            assert [int(x) for x in loader] == want[len(want) // 2 :][index::3]
+
+
+def test_no_two_shards_draw_the_same_whatever_is_between() -> None:
+    found = [
+        int(x)
+        for outer in range(2)
+        for inner in range(3)
+        for x in ps.range(48).shard(outer, 2).shard(inner, 3).shuffle(1).take(6).repeat(2).batch(2).random_map(drawn)
+    ]
+    assert len(set(found)) == len(found) == 36
+    one = ps.range(48).shard(1, 2)
+    both = ps.zip((one, ps.range(24))).random_map(drawn)
+    assert [int(x) for x in both] == [int(x) for x in one.random_map(drawn)]
+
+
+def test_a_cache_that_is_complete_changes_no_numbers() -> None:
+    plan = ps.range(10).shard(1, 3).map(lambda x: x * 2)
+    with plan.random_map(drawn).loader("inline") as loader:
+        want = [[int(x) for x in loader] for _ in range(3)]
+    with plan.cache().random_map(drawn).loader(workers=1) as loader:
+        assert [[int(x) for x in loader] for _ in range(3)] == want
+
+
+def test_global_generators_are_seeded_by_the_number_in_all_shards() -> None:
+    whole = [float(x) for x in ps.range(9).map(lambda x: np.random.rand())]
+    shard = [float(x) for x in ps.range(9).shard(2, 4).map(lambda x: np.random.rand())]
+    assert shard == whole[2::4]
+
+
+def test_a_plan_without_a_shard_draws_by_position() -> None:
+    assert [int(x) for x in ps.range(9)[2::4].random_map(drawn)] == [int(x) for x in ps.range(2).random_map(drawn)]

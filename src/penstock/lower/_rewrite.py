@@ -25,7 +25,7 @@ from penstock.plan._combine import Merged, Zip
 from penstock.plan._fields import Fields, Pairs, named
 from penstock.plan._index import MovedRows, StandIn, sliced
 from penstock.plan._map import Map, Memo
-from penstock.plan._node import Length, Node, Randomness, Reorder, walk
+from penstock.plan._node import Length, Node, Reorder, walk
 from penstock.plan._own_rows import OwnRows
 from penstock.plan._reader import OpenSources, Reader
 from penstock.plan._rewritten import over, rewritten
@@ -44,7 +44,7 @@ def cut(node: Node) -> tuple[Node, Node]:
     """
     if not (node.traits.is_parallel and node.access == "stream"):
         below = node.randomness
-        differs = Randomness(below.depth, below.reorders or below.depth > 0)
+        differs = below._replace(reorders=below.reorders or below.depth > 0)
         count = node.length if isinstance(node.length, int) else math.inf
         facts = {"length": count, "spec": node.spec, "batch_size": node.batch_size, "randomness": differs}
         return Inlet(node.label, facts), node
@@ -185,7 +185,7 @@ def prune_cached(plan: Node) -> Node:
         return plan
     caches = {id(each): each for each in walk(plan) if isinstance(each, Cache) and each.access == "random"}
     found = {
-        key: CompleteCache(cache.store, cache.text, whole, cache.source)
+        key: CompleteCache(cache.store, cache.text, whole, cache.source, cache.randomness)
         for key, cache in caches.items()
         if (whole := cache.store.complete(lambda cache=cache: _asked(plan, cache))) is not None  # type: ignore[misc]
     }

@@ -22,7 +22,7 @@ from penstock.base._printable import printable
 from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Leaves, Rows, chunk_count
 from penstock.plan._chunks import Chunks
-from penstock.plan._node import Demand, Elements, Length, Memory, Node, OneInput, history
+from penstock.plan._node import Demand, Elements, Length, Memory, Node, OneInput, Randomness, history
 from penstock.plan._reader import Gather, Reader
 from penstock.plan._source import Openable
 
@@ -217,9 +217,16 @@ class CompleteCache(CacheStep):
     whole: Whole = field(repr=False)
     origin: Node | None = field(repr=False)
     """The plan that the elements were made by; None in a worker, because its functions may not travel."""
+    before: Randomness = field(repr=False)
+    """That of its input."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return CompleteCache, (self.store, self.text, self.whole, None)
+        return CompleteCache, (self.store, self.text, self.whole, None, self.before)
+
+    @property
+    def randomness(self) -> Randomness:
+        """Steps after it draw as they did while it was filled."""
+        return self.before
 
     @property
     def length(self) -> int:

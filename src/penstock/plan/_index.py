@@ -31,6 +31,7 @@ from penstock.plan._node import (
     Memory,
     Node,
     OneInput,
+    Randomness,
     Reorder,
     Traits,
     finite_length,
@@ -83,6 +84,14 @@ class Slice(Called, Reorder, OneInput):
     def takes_each_once(self) -> bool:  # type: ignore[override]
         """If it leaves none out."""
         return self.length is not None and self.length == self.source.length
+
+    @cached_property
+    def randomness(self) -> Randomness:
+        """Steps after `shard` draw by the numbers that elements have among those of all shards."""
+        below = self.source.randomness
+        if self.verb != "shard":
+            return below
+        return below._replace(first=below.number_of(self.start), stride=below.stride * self.step)
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """An affine map of positions."""

@@ -402,7 +402,7 @@ class Map(OneToOne, OnWorkers):
     def randomness(self) -> Randomness:
         """`random_map` is one deeper than its input, so two of them in a row draw different numbers."""
         below = self.source.randomness
-        return Randomness(below.depth + (self.seed is not None), below.reorders)
+        return below._replace(depth=below.depth + (self.seed is not None))
 
     @property
     def is_learnt(self) -> bool:
@@ -503,7 +503,7 @@ class Map(OneToOne, OnWorkers):
         short = self._short_axes(element)
         count = None if self.batched is None else len(_tree.flatten(element)[0][0])
         with seeded_globals() as globals_, watched_torch() as used_torch:
-            globals_.seed(0, self.randomness.depth, 0, index)
+            globals_.seed(0, self.randomness.depth, 0, self.randomness.number_of(index))
             value = self._run(element, self._new_rng(), globals_, 0, index, None)
             drew, drew_torch = globals_.used(), used_torch()
         try:
@@ -637,8 +637,8 @@ class Map(OneToOne, OnWorkers):
         if self.has_mask:
             return self._run_masked(element, rng, globals_, epoch, index, spec)
         if globals_ is not None and self.memo.learned.uses_globals:
-            globals_.seed(0, self.randomness.depth, epoch, index)
-        arguments = (element,) if rng is None else (element, rng.at(epoch, index))
+            globals_.seed(0, self.randomness.depth, epoch, self.randomness.number_of(index))
+        arguments = (element,) if rng is None else (element, rng.at(epoch, self.randomness.number_of(index)))
         count = None if self.batched is None else len(_tree.flatten(element)[0][0])
         try:
             value = self.function(*arguments)

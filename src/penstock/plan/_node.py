@@ -86,6 +86,13 @@ class Randomness(NamedTuple):
     """The number of `random_map` steps from here to the data, this one included."""
     reorders: bool = False
     """The order of elements differs."""
+    first: int = 0
+    stride: int = 1
+    """Random numbers of element `i` are those of number `first + i * stride`, so that shards draw different ones."""
+
+    def number_of(self, index: int) -> int:
+        """The number by which an element draws."""
+        return (self.first + index * self.stride) % 2**64
 
 
 class Node(ABC):
@@ -242,7 +249,8 @@ class Node(ABC):
         """What differs from epoch to epoch."""
         below = [node.randomness for node in self.inputs]
         reorders = self.redraws or any(each.reorders for each in below)
-        return Randomness(max((each.depth for each in below), default=0), reorders)
+        widest = max(below, key=lambda each: each.stride, default=Randomness())
+        return widest._replace(depth=max((each.depth for each in below), default=0), reorders=reorders)
 
     def unshuffled(self) -> "tuple[Node, int, bool] | None":
         """The same elements, each once, in an order that stays; the seed of theirs; and whether that moves them little.
