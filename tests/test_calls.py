@@ -47,7 +47,7 @@ UNKNOWN: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "remainder by position": (
         lambda: ps.range(3).batch(2, True),  # type: ignore[misc]
-        r"batch\(\) takes size by position, and by name: drop_remainder, max_tokens, lengths\.",
+        r"batch\(\) takes size by position, and by name: drop_remainder, max_tokens, lengths, cost\.",
     ),
     "calls of map": (
         lambda: ps.range(3).map(abs, num_parallel_calls=3),
@@ -60,7 +60,7 @@ UNKNOWN: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: ps.range(3).batch(2, drop_last=True),
         (
             r"batch\(\) has no argument drop_last=\. Here it is drop_remainder=\. "
-            r"It takes size, drop_remainder, max_tokens, lengths\."
+            r"It takes size, drop_remainder, max_tokens, lengths, cost\."
         ),
     ),
     "remainder, too late": (

@@ -47,7 +47,7 @@ from penstock.lower._share import Uneven
 from penstock.memory._rows import Indices, copied
 from penstock.plan._around import Anchors, around, offsets_of
 from penstock.plan._batch import Batch, Unbatch
-from penstock.plan._blocks import Buckets, Packs, as_lengths, caution_long
+from penstock.plan._blocks import Buckets, Cost, Packs, as_lengths, caution_long
 from penstock.plan._by_chunks import shuffled_by_chunks
 from penstock.plan._cast import Cast
 from penstock.plan._cautions import (
@@ -403,9 +403,9 @@ class Dataset(NoArray):
         """Applies a function that draws random numbers: `fn(element, rng)`.
 
         `rng` is a `numpy.random.Generator` for this element. It depends only on the seed, the epoch, the element's
-        index at this step, and the number of random steps before. So a run gives the same numbers for any
-        executor and number of workers, resumed or not. Another epoch gives other numbers. Two branches with the same
-        seed draw the same numbers: an image and its mask stay together.
+        index at this step (after `shard`, that in all shards together), and the number of random steps before. So a
+        run gives the same numbers for any executor and number of workers, resumed or not. Another epoch gives other
+        numbers. Two branches with the same seed draw the same numbers: an image and its mask stay together.
 
         Random access, order and memory: as `map`. `ds[i]` shows epoch 0.
 
@@ -783,6 +783,9 @@ class Dataset(NoArray):
     def shard(self, index: int, count: int) -> "Dataset":
         """Keeps elements `index`, `index + count`, `index + 2 * count` and so on.
 
+        Random numbers after it are those of numbers `index + i * count`, so no two shards draw the same: directly after
+        it, `random_map` draws what it would draw for that element of the whole dataset.
+
         Random access: kept. Memory: none. Lengths of shards differ by at most one. To share the *batches* of
         one run among processes use `loader(shard=...)`, which resumes with another number of them.
 
@@ -976,6 +979,7 @@ class Dataset(NoArray):
         drop_remainder: bool = False,
         max_tokens: int | None = None,
         lengths: "npt.ArrayLike | str | int | None" = None,
+        cost: Callable[[Any, Any], Any] | None = None,
     ) -> "Dataset":
         """Stacks consecutive elements along a new first axis.
 
@@ -999,6 +1003,8 @@ class Dataset(NoArray):
             max_tokens: The most tokens of a padded batch, in place of a size.
             lengths: The number of tokens of each element, `(n,)`: the size of the axis that varies; if several do, of
                 one of them, or their product. Or the key or place of a leaf, as for `pack`, which is read now.
+            cost: As for `bucket_by_length`, with `max_tokens` and `lengths`. Batches are the same; they trade places
+                among 1,920 neighbours.
 
         Raises:
             ArgumentError: `size` is below 1; or there are both a size and `max_tokens`, or neither; or lengths are of
@@ -1028,11 +1034,13 @@ class Dataset(NoArray):
                 )
             flat = None if known is None else np.asarray(known.lengths[0], np.int64)
             padding, is_declared = _padding("batch", None, None), _declares_axes(self._node)
-            made = TokenBatch(loosened(self._node), flat, limit, padding, is_declared=is_declared)
+            of = _cost("batch", cost, has_lengths=flat is not None)
+            made = TokenBatch(loosened(self._node), flat, limit, padding, cost=of, is_declared=is_declared)
             assert made.length is None or made.length >= 0  # refuses a sequence that is too long
             return Dataset(made)
         if lengths is not None:
             raise ArgumentError("batch(lengths=) is for batch(max_tokens=).")
+        _cost("batch", cost, has_lengths=False)
         return Dataset(Batch(self._node, integer("batch", "size", size, least=1), drop_remainder))
 
     def pack(
@@ -1352,6 +1360,7 @@ class Dataset(NoArray):
         lengths: "npt.ArrayLike | str | int | None" = None,
         batch_size: int | None = None,
         max_tokens: int | None = None,
+        cost: Callable[[Any, Any], Any] | None = None,
         padded_shapes: Tree = None,
         padding_values: Any = None,
         side: Literal["left", "right"] = "right",
@@ -1388,6 +1397,11 @@ class Dataset(NoArray):
                 Another size is another order, which a state does not fit.
             max_tokens: The most tokens of a padded batch, with `lengths`. An element that is longer is an error where
                 it is read, which `loader(on_error="skip")` leaves out; the log says how many there are.
+            cost: `cost(rows, length)`, with `lengths` and `max_tokens`: what batches cost, an array `(n,)`, by their
+                numbers of elements and their longest elements, int64 arrays `(n,)`. Batches that follow each other then
+                cost about the same, so that ranks that take them by `loader(whole_batches=True)` wait little for each
+                other. `operator.mul` is the number of tokens; attention may be `lambda rows, length: rows * (length +
+                length**2 / 4096)`. Batches and their padding are the same as without it; their order is another.
             padded_shapes: As for `padded_batch`.
             padding_values: As for `padded_batch`.
             side: As for `padded_batch`.
@@ -1414,7 +1428,9 @@ class Dataset(NoArray):
                     "bucket_by_length(lengths=...) sorts by lengths, so it takes no function and no boundaries, and "
                     "the size of batches in one way: batch_size=32 or max_tokens=4096."
                 )
-            return self._bucketed(lengths, batch_size, max_tokens, padding, drop_remainder)
+            of = _cost("bucket_by_length", cost, has_lengths=max_tokens is not None)
+            return self._bucketed(lengths, batch_size, max_tokens, of, padding, drop_remainder)
+        _cost("bucket_by_length", cost, has_lengths=False)
         if batch_size is not None or max_tokens is not None:
             raise ArgumentError(
                 "bucket_by_length(batch_size=) and max_tokens= need lengths=, a number for each element. With a "
@@ -1448,7 +1464,7 @@ class Dataset(NoArray):
         return Dataset(BucketByLength(judged, edges, sizes, drop_remainder, padding))
 
     def _bucketed(
-        self, lengths: Any, batch_size: Any, max_tokens: Any, padding: Padding, drop_remainder: bool
+        self, lengths: Any, batch_size: Any, max_tokens: Any, cost: Cost | None, padding: Padding, drop_remainder: bool
     ) -> "Dataset":
         node, known, seed, is_local = self._known_lengths("bucket_by_length(lengths=...)", lengths)
         verb, table = "bucket_by_length", as_lengths("bucket_by_length", known)
@@ -1464,7 +1480,7 @@ class Dataset(NoArray):
             )
         limit = integer(verb, "max_tokens", max_tokens, least=1)
         caution_long(f"{verb}(max_tokens={limit})", known, (limit,))
-        buckets, is_declared = Buckets(table, seed, is_local, None, limit), _declares_axes(node)
+        buckets, is_declared = Buckets(table, seed, is_local, None, limit, cost), _declares_axes(node)
         return Dataset(TokenBatch(loosened(node), None, limit, padding, buckets, is_declared=is_declared))
 
     def unbatch(self) -> "Dataset":
@@ -2246,6 +2262,20 @@ def _require_function(verb: str, fn: object) -> None:
             f"{verb}() got {name}, which makes a function of an element and is none itself. Call it first: "
             f"{verb}({name}(...)), as in random_map(rotate(15))."
         )
+
+
+def _cost(verb: str, function: object, *, has_lengths: bool) -> Cost | None:
+    if function is None:
+        return None
+    if not has_lengths:
+        raise ArgumentError(
+            f"{verb}(cost=) orders batches by what they cost, which lengths tell. Write {verb}(lengths=..., "
+            "max_tokens=..., cost=...)."
+        )
+    _require_function(verb, function)
+    cost = Cost(function)  # type: ignore[arg-type]
+    cost.mark  # noqa: B018  # refuses a function that returns something else
+    return cost
 
 
 def _declares_axes(node: Node) -> bool:

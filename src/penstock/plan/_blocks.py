@@ -37,6 +37,11 @@ _BATCH_WINDOW: Final = 8
 """Elements of batches trade places with those of at most so many batches. Of 65,536 lengths in batches of 32, two leave
 12 % of the pairs of a batch together in the next epoch, and 0.6 % is padding; eight leave 3 %, and 2.2 % is padding. Of
 3,000 lengths, two leave as many, and 12 % is padding."""
+_RUNS: Final = (192, 64, 32, 16, 8, 4, 2, 1)
+"""Batches of similar cost stand together in runs of so many, each of which consists of the next smaller ones. 192 is a
+multiple of the usual numbers of ranks. Longer runs have costs that differ more; shorter ones divide more steps."""
+COST_BATCHES: Final = 10 * _RUNS[0]
+"""Batches of neighbours trade places with at most so many."""
 _NO_LIMIT: Final = 2**32 - 1
 _FITS: Final = {"next": native.NEXT, "first": native.FIRST, "best": native.BEST}
 
@@ -44,6 +49,65 @@ Lengths = npt.NDArray[np.uint32]
 Fit = Literal["next", "first", "best"]
 Draw = Callable[[int], Lengths]
 """Returns so many random words."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Cost:
+    """What batches cost, by a function of the user: `cost(rows, length)`."""
+
+    function: Callable[[Indices, Indices], Any]
+
+    def of(self, rows: Indices, length: Indices) -> npt.NDArray[np.float64]:
+        """The costs of some batches, by their numbers of elements and their longest elements.
+
+        Raises:
+            ArgumentError: The function returned something else than a number for each.
+        """
+        found = np.asarray(self.function(rows, length))
+        if found.shape != rows.shape or found.dtype.kind not in "biuf" or not np.isfinite(found).all():
+            raise ArgumentError(
+                f"cost= returned {found.dtype} {found.shape} for {len(rows)} batches. It takes arrays, the number of "
+                "elements of each batch and the length of its longest, and returns a finite number for each: "
+                "cost=lambda rows, length: rows * length**2."
+            )
+        return found.astype(np.float64)
+
+    @cached_property
+    def mark(self) -> str:
+        """Digits that functions are told apart by: those of costs, for a function has no name that stays."""
+        rows, length = (each.ravel() for each in np.meshgrid(1 << np.arange(0, 12, 2), 1 << np.arange(0, 20, 2)))
+        return mark_of(self.of(rows, length).astype(np.float32))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The function alone."""
+        return {"function": self.function}
+
+
+def in_runs(costs: npt.NDArray[np.float64], first: int, draw: Draw, *, descends: bool) -> Indices:
+    """An order of batches in which neighbours cost about the same, whatever the number of ranks that share them.
+
+    Batches are sorted by cost and cut into runs, and these into smaller runs, see `_RUNS`. On each level the runs of a
+    larger one come in a random order. So any `2**k` batches that begin at a multiple of `2**k` are neighbours by cost.
+    The first and the last run may be shorter, and stay where they are.
+
+    Args:
+        costs: Those of the batches, shape `(n,)`.
+        first: The place of the first of them in the epoch, from which multiples count.
+        draw: Makes random words.
+        descends: Whether the first run is the dearest. Blocks that follow each other take turns, so that the end of one
+            and the beginning of the next cost about the same.
+    """
+    ranked = np.argsort(costs, kind="stable")[:: -1 if descends else 1]
+    places, keys = first % _RUNS[0] + np.arange(len(costs)), []
+    for size in _RUNS:
+        runs = places // size - first % _RUNS[0] // size
+        sizes = np.bincount(runs)
+        drawn = draw(len(sizes)).astype(np.int64) * len(sizes) + np.arange(len(sizes))  # no two are equal
+        drawn[:1][sizes[:1] < size] = -1
+        drawn[-1:][sizes[-1:] < size] = np.iinfo(np.int64).max
+        keys.append(drawn[runs])
+    return ranked[np.lexsort(keys[::-1])]
 
 
 def as_lengths(verb: str, known: Sequence[npt.NDArray[Any]]) -> Lengths:
@@ -158,6 +222,10 @@ class Blocks(ABC):
     def _divide(self, lengths: Lengths, draw: Draw | None) -> Pieces:
         """Divides a block into rows. Their number depends on the lengths alone."""
 
+    def _costs(self, found: Pieces, lengths: Lengths, count: int) -> npt.NDArray[np.float64] | None:
+        """What each row of a block costs; None where rows come in an order that does not ask."""
+        return None
+
     @property
     def _element_count(self) -> int:
         return int(self.lengths.shape[1])
@@ -240,14 +308,26 @@ class Blocks(ABC):
 
         found = self._divide(self._lengths_of(members), None if self.seed is None else draw)
         count = int(self.counts[block])
-        if self.seed is None:  # rows come in the order of their first elements
-            keys = np.empty(count, np.uint32)
-            keys[found.rows[::-1]] = np.arange(len(found.rows), dtype=np.uint32)[::-1]
+        if (costs := self._costs(found, self._lengths_of(members), count)) is not None:
+            blocks, before = self._order(epoch)
+            (place,) = np.flatnonzero(blocks == block).tolist()
+            name = self.seed or 0, epoch
+            descends = bool((place + random_words(1, *name, -2)[0]) % 2)
+            order = in_runs(
+                costs,
+                int(before[place]),
+                lambda many: random_words(many, *name, block, next(calls)),
+                descends=descends,
+            )
         else:
-            keys = draw(count)
-        moved = count - (self._keeps_last and block == len(self.counts) - 1)
+            if self.seed is None:  # rows come in the order of their first elements
+                keys = np.empty(count, np.uint32)
+                keys[found.rows[::-1]] = np.arange(len(found.rows), dtype=np.uint32)[::-1]
+            else:
+                keys = draw(count)
+            order = _places_of(keys[: count - (self._keeps_last and block == len(self.counts) - 1)])
         places = np.arange(count, dtype=np.uint32)
-        places[_places_of(keys[:moved])] = np.arange(moved, dtype=np.uint32)
+        places[order] = np.arange(len(order), dtype=np.uint32)
         rows = places.take(found.rows)
         pieces = _places_of(rows)
         bounds = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=count))])
@@ -315,10 +395,20 @@ class Buckets(Blocks):
 
     size: int | None
     max_tokens: int | None
+    cost: Cost | None = None
+    """Has neighbours cost about the same."""
 
     def settings(self) -> dict[str, Any]:
         """The sizes, too."""
-        return super().settings() | {"size": self.size, "max_tokens": self.max_tokens}
+        cost = {"cost": self.cost.mark} if self.cost is not None else {}
+        return super().settings() | {"size": self.size, "max_tokens": self.max_tokens} | cost
+
+    def _costs(self, found: Pieces, lengths: Lengths, count: int) -> npt.NDArray[np.float64] | None:
+        if self.cost is None:
+            return None
+        longest = np.zeros(count, np.uint32)
+        np.maximum.at(longest, found.rows, lengths[0])
+        return self.cost.of(np.bincount(found.rows, minlength=count), longest.astype(np.int64))
 
     @cached_property
     def block_length(self) -> int:

@@ -4,21 +4,23 @@ Where the lengths of sequences are known, a row is arithmetic on their sums, or 
 (`_blocks.py`), and there is random access. Elsewhere the same rows come as a stream.
 """
 
+import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from penstock.base import _tree
 from penstock.base._errors import ElementError, SpecError
+from penstock.base._random import random_words
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Structure
 from penstock.memory._rows import Indices, Leaves, Rows, copied, distinct, within
-from penstock.plan._blocks import Blocks, Buckets, Packs
+from penstock.plan._blocks import COST_BATCHES, Blocks, Buckets, Cost, Packs, in_runs
 from penstock.plan._index import mark_of
 from penstock.plan._node import (
     Access,
@@ -424,6 +426,11 @@ def _fill_rows(out: Rows, leaf: int, laid: Any, counts: Indices, filling: Any) -
         stop += count
 
 
+def _words(number: int, calls: Iterator[int], count: int) -> Any:
+    """Random words for some batches, others at each call."""
+    return random_words(count, 0, number, next(calls))
+
+
 @dataclass(frozen=True, eq=False)
 class TokenBatch(_OfLengths):
     """Batches of neighbouring sequences, as large as `limit` tokens allow: padded to the longest, or end to end."""
@@ -431,6 +438,8 @@ class TokenBatch(_OfLengths):
     limit: int
     padding: Padding | EndToEnd = field(repr=False)
     buckets: Buckets | Packs | None = None
+    cost: Cost | None = field(default=None, repr=False, kw_only=True)
+    """Has neighbouring batches cost about the same, where there are no buckets."""
     is_declared: bool = field(default=True, repr=False, kw_only=True)
     """Whether axes vary because the spec says so. Otherwise all do, as far as it is known."""
 
@@ -465,7 +474,22 @@ class TokenBatch(_OfLengths):
         """The limit and the lengths."""
         if self.buckets is not None:
             return self.buckets.settings() | {"padding": self.padding.facts}
-        return {"max_tokens": self.limit, "lengths": self._mark}
+        cost = {"cost": self.cost.mark} if self.cost is not None else {}
+        return {"max_tokens": self.limit, "lengths": self._mark, **cost}
+
+    @property
+    def held(self) -> Any:
+        """The function that says what a batch costs."""
+        cost = self.buckets.cost if isinstance(self.buckets, Buckets) else self.cost
+        return None if cost is None else cost.function
+
+    @property
+    def spread(self) -> float:  # type: ignore[override]
+        """The elements of the batches that trade places, or those of a block."""
+        if self.cost is None:
+            return super().spread
+        assert self.lengths is not None
+        return COST_BATCHES * math.ceil(len(self.lengths) / max(1, len(self._firsts) - 1))
 
     @property
     def remark(self) -> str:
@@ -566,8 +590,22 @@ class TokenBatch(_OfLengths):
         """The sequences of each batch."""
         if self.buckets is not None:
             return self.buckets.members_of(epoch, indices)
+        indices = indices if self.cost is None else self._turns[indices]
         ranges = zip(self._firsts[indices].tolist(), self._firsts[indices + 1].tolist(), strict=True)
         return [np.arange(*each) for each in ranges]
+
+    @cached_property
+    def _turns(self) -> Indices:
+        """The batch at each position, where neighbours cost about the same."""
+        assert self.lengths is not None
+        assert self.cost is not None
+        firsts, turns = self._firsts[:-1], np.arange(len(self._firsts) - 1)
+        longest = np.maximum.reduceat(self.lengths, firsts) if len(firsts) else firsts
+        costs = self.cost.of(np.diff(self._firsts), longest)
+        for number, start in enumerate(range(0, len(turns), COST_BATCHES)):
+            mine, draw = slice(start, start + COST_BATCHES), partial(_words, number, itertools.count())
+            turns[mine] = start + in_runs(costs[mine], start, draw, descends=number % 2 > 0)
+        return turns
 
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Reads the sequences of one batch after the other, and pads them, or lays them end to end."""
