@@ -777,20 +777,16 @@ def _indexed(make: Make, dataset: Callable[[Path], ps.Dataset]) -> Make:
 
 def _open_indexed(folder: Path) -> ps.Dataset:
     file = only(folder)
-    if file.suffix == ".tar":
-        return ps.from_tar(file)
-    return ps.from_csv(file) if file.suffix == ".csv" else ps.from_text(file)
+    return ps.from_tar(file) if file.suffix == ".tar" else ps.from_text(file)
 
 
 INDEX = Format(
     {
         "tar": _indexed(TAR.seeds["pax"], _open_indexed),
-        "csv": _indexed(CSV.seeds["LF"], _open_indexed),
         "text": _indexed(TEXT.seeds["words"], _open_indexed),
     },
     _open_indexed,
     files=(".*.index",),
-    needs=("pyarrow",),
     is_exact=True,
 )
 CONTENT = Format(
