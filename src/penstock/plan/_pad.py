@@ -260,7 +260,8 @@ class PaddedBatch(Batching):
 
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Pads one batch after the other; refuses a short one that has no place."""
-        out.set_filled(np.array([self.element_count(index) for index in indices.tolist()], np.int64))
+        counts = [self.element_count(index) for index in indices.tolist()]
+        out.set_filled(counts[0] if len(counts) == 1 else np.array(counts, np.int64))  # most often one batch is read
         super().fill(reader, epoch, indices, out, gather)
 
     def grouped(self, epoch: int, index: int, numbers: Indices, columns: Sequence[Sequence[Any]]) -> Leaves:
