@@ -1,11 +1,12 @@
 """Datasets of data, and of other datasets."""
 
 import builtins
+import glob
 import itertools
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ from penstock.plan._source_node import SourceNode
 from penstock.plan._stream import Generate, Promised
 from penstock.plan._text import length_text
 from penstock.run._options import MOST_WORKERS
-from penstock.sources import arrays, files, generators, npy, remote_npy
+from penstock.sources import _openfile, arrays, files, generators, npy, remote_npy
 from penstock.sources._diskcache import DiskCache
 from penstock.sources._packed import log_packed
 from penstock.sources._remote import is_remote
@@ -45,14 +46,17 @@ def from_npy(
     mapped: bool | None = None,
     storage_options: dict[str, Any] | None = None,
     cache: DiskCache | None = None,
+    file_key: str | None = None,
 ) -> Dataset:
-    """Makes a dataset of the rows of a `.npy` file, or of several side by side.
+    """Makes a dataset of the rows of `.npy` files: one after the other, and side by side.
 
     Reads headers only. C and Fortran order, every dtype of fixed size, also structured ones, format versions 1 to 3.
     Rows go from the page cache straight into the batch. A file that is shortened or replaced meanwhile is an error that
     names the row.
 
-    An element is one row: `(3, 50, 50)` for a file of `(20000, 3, 50, 50)`, same dtype.
+    An element is one row: `(3, 50, 50)` for a file of `(20000, 3, 50, 50)`, same dtype. Several files of one kind come
+    one after the other, as by `concatenate`, and `file_key` gives each row the number of its file. `windows(groups=)`
+    with that key makes windows none of which reaches into another file.
 
     Random access: yes. Rows of a Fortran-ordered file are scattered over the whole file, and slow to read.
     Memory: none of its own. The pages of a mapped file show as resident memory of the process; the kernel drops them
@@ -60,42 +64,105 @@ def from_npy(
 
     Args:
         path_or_tree: A path or a URL (`s3://`, `https://`), or a tree of these: `{"x": "x.npy", "y": "y.npy"}`. A
-            remote file must be in C order.
+            remote file must be in C order. In place of a path a glob pattern, whose files are sorted by name, or a list
+            of paths; then every leaf of the tree has as many.
         mapped: False reads with `pread`, and no page of the file shows as memory of the process. True maps the file,
             which is faster for rows below 32 KiB, and for larger ones on some processors. None maps it for rows below
             32 KiB if a plan only moves data. If the file is larger than a quarter of the memory, it does so for rows
             below 2 KiB, and gives the pages back from time to time.
         storage_options: See `from_tar`.
         cache: Keeps what is read from URLs on a local disk; see `DiskCache`.
+        file_key: The name under which elements, which are dicts, have the number of their file, int64, from 0 on.
 
     Raises:
         ArgumentTypeError: A leaf is no path, or `mapped` is no bool.
         SourceError: It is no `.npy` file, truncated, or holds Python objects (which are never unpickled).
-        ArgumentError: Files have different numbers of rows; all are listed.
+        ArgumentError: Files side by side have different numbers of rows, all are listed; or there are not as many of
+            each. Elements are no dicts, and so have no place for a `file_key`, or have it already.
+        SpecError: Files one after the other have rows of other shapes or dtypes.
 
     Example:
         >>> np.save("frames.npy", np.zeros((20, 3, 50, 50)))
         >>> penstock.from_npy("frames.npy")
         from_npy(frames.npy): 20 elements, (3, 50, 50) float64, random
+        >>> np.save("shard-0.npy", np.zeros(2)); np.save("shard-1.npy", np.ones(1))
+        >>> penstock.from_npy({"x": "shard-*.npy"}, file_key="file")[2]
+        {'x': np.float64(1.0), 'file': np.int64(1)}
     """
     if mapped is not None and not isinstance(mapped, bool):
         raise ArgumentTypeError(f"from_npy(mapped=) takes True, False or None, got {mapped!r}.")
     cache = DiskCache.of("from_npy", cache)
     leaves, structure = _tree.flatten(path_or_tree)
-    nodes: list[Node] = []
+    lists = [several_of("from_npy", leaf, storage_options, cache) for leaf in leaves]
+    if any(paths is not None for paths in lists):
+        counts = {1 if paths is None else len(paths) for paths in lists}
+        if len(counts) > 1:
+            found = [1 if paths is None else len(paths) for paths in lists]
+            raise ArgumentError(f"from_npy() puts files side by side, so there are as many of each, but found {found}.")
+        columns = [[leaf] if paths is None else paths for leaf, paths in builtins.zip(leaves, lists, strict=True)]
+        each = [structure.unflatten(paths) for paths in builtins.zip(*columns, strict=True)]
+    else:
+        each = [path_or_tree]
+    return one_after_another(
+        "from_npy", each, file_key, lambda tree: _npy_sources(tree, mapped, storage_options, cache)
+    )
+
+
+def _npy_sources(tree: Tree, mapped: bool | None, storage_options: Any, cache: DiskCache | None) -> Tree:
+    """The sources of `.npy` files side by side."""
+    leaves, structure = _tree.flatten(tree)
+    found: list[Source] = []
     for leaf, place in _pairs(leaves, structure):
         if not isinstance(leaf, (str, os.PathLike)):
-            cure = ""
-            if isinstance(leaf, list) and leaf and all(isinstance(each, (str, os.PathLike)) for each in leaf):
-                cure = f" {npy.SEVERAL_FILES}"
-            raise ArgumentTypeError(f"from_npy() needs a path{place and ' at '}{place}, got {no_path(leaf)}{cure}")
+            raise ArgumentTypeError(f"from_npy() needs a path{place and ' at '}{place}, got {no_path(leaf)}")
         made: Source
         if isinstance(leaf, str) and is_remote(leaf):
             made = remote_npy.source(leaf, storage_options, cache)
         else:
             made = files.FileSource(replace(npy.describe(leaf), mapped=mapped))
-        nodes.append(SourceNode(made, "from_npy"))
-    return side_by_side("from_npy", nodes, structure)
+        found.append(made)
+    return structure.unflatten(found)
+
+
+def several_of(verb: str, paths: Any, storage_options: Any = None, cache: Any = None) -> list[Any] | None:
+    """The paths of a list, or the files that a pattern matches; None for a path."""
+    if isinstance(paths, list):
+        return [each for path in paths for each in several_of(verb, path, storage_options, cache) or [path]]
+    path = os.fspath(paths) if isinstance(paths, (str, os.PathLike)) else ""
+    if not isinstance(path, str) or not glob.has_magic(path) or os.path.exists(path):
+        return None
+    return [file.url for file in _openfile.find(verb, path, storage_options, cache)]
+
+
+def one_after_another(verb: str, items: Sequence[Any], file_key: str | None, sources: Callable[[Any], Tree]) -> Dataset:
+    """Makes a dataset of the elements of several files, one file after the other, with the number of each.
+
+    Args:
+        verb: The constructor.
+        items: The files.
+        file_key: The name of the number; None for elements without.
+        sources: Makes the tree of the sources of one file.
+
+    Raises:
+        ArgumentError: There is no file; or elements are no dicts, or have the name already.
+    """
+    if not items:
+        raise ArgumentError(f"{verb}() got no files.")
+    parts = []
+    for number, item in enumerate(items):
+        tree = sources(item)
+        leaves, structure = _tree.flatten(tree)
+        if file_key is not None:
+            if not isinstance(tree, dict) or file_key in tree:
+                raise ArgumentError(
+                    f"{verb}(file_key={file_key!r:.80}) adds a value to elements that are dicts without it, but here "
+                    f"they are {structure.unflatten([each.element_spec for each in leaves])!r:.200}. Give arrays by "
+                    "name, a single one in a list or a dict; or take another key."
+                )
+            count = len(leaves[0]) if leaves else 0
+            leaves, structure = _tree.flatten({**tree, file_key: arrays.NumberSource(number, count)})
+        parts.append(side_by_side(verb, [SourceNode(each, verb) for each in leaves], structure))
+    return parts[0] if len(parts) == 1 else concatenate(parts)
 
 
 def from_arrays(tree: Tree) -> Dataset:
@@ -141,14 +208,17 @@ def from_arrays(tree: Tree) -> Dataset:
 
 
 def from_hdf5(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | list[str],
     names: str | Iterable[str] | None = None,
     *,
     files_in: str | os.PathLike[str] | None = None,
+    file_key: str | None = None,
 ) -> Dataset:
-    """Makes a dataset of the rows of arrays in an HDF5 file.
+    """Makes a dataset of the rows of arrays in HDF5 files.
 
     An element is a dict of a row of each array, by their paths in the file; with one name that is no list, the row.
+    Several files of one kind come one after the other, see `from_npy`; each is opened now, and each process holds a
+    descriptor for each.
     Numbers come as the file has them; the log names those that netCDF packed (`scale_factor`, `_FillValue` and others),
     which `from_xarray` decodes.
     Chunks with Blosc, Zstd and other filters that HDF5 lacks need the package `hdf5plugin`, which is then imported.
@@ -162,8 +232,9 @@ def from_hdf5(
     array: its writer chose that.
 
     Args:
-        path: A path on this machine.
+        path: A path on this machine, a glob pattern, whose files are sorted by name, or a list of paths.
         names: The arrays; None for all, also those in groups.
+        file_key: As for `from_npy`.
         files_in: A folder that may have the values of arrays: external links and storage, and virtual datasets, name
             other files. None for the folder of the file.
 
@@ -186,13 +257,17 @@ def from_hdf5(
     """
     with needs("from_hdf5", "h5py"):
         from penstock.sources import hdf5
-    if not isinstance(path, (str, os.PathLike)):
-        raise ArgumentTypeError(f"from_hdf5() needs a path, got {no_path(path)}{_of_open_file(path)}")
-    with hdf5.opened(path) as file:
-        require_order("from_hdf5(names=)", names, "Give a list; for other names, rename({'a/x': 'x'}) comes after.")
-        sources = hdf5.selected(file, os.fspath(path), names, folder_of("from_hdf5", files_in))
-    leaves, structure = _tree.flatten(sources[names] if isinstance(names, str) else sources)
-    return side_by_side("from_hdf5", [SourceNode(each, "from_hdf5") for each in leaves], structure)
+
+    def sources_of(path: Any) -> Tree:
+        if not isinstance(path, (str, os.PathLike)):
+            raise ArgumentTypeError(f"from_hdf5() needs a path, got {no_path(path)}{_of_open_file(path)}")
+        with hdf5.opened(path) as file:
+            require_order("from_hdf5(names=)", names, "Give a list; for other names, rename({'a/x': 'x'}) comes after.")
+            sources = hdf5.selected(file, os.fspath(path), names, folder_of("from_hdf5", files_in))
+        return sources[names] if isinstance(names, str) else sources
+
+    paths = several_of("from_hdf5", path)
+    return one_after_another("from_hdf5", [path] if paths is None else paths, file_key, sources_of)
 
 
 def _of_open_file(value: object) -> str:
@@ -350,7 +425,7 @@ def from_source(source: Any, *, element_spec: Tree = None, files_in: str | os.Pa
         source: A `penstock.Source`; an object with its members (`element_spec`, `__len__`, `read_into` or `decode`, and
             any other); a `datasets.Dataset` of Hugging Face, which is read from its Arrow files; or any object with
             `__len__` and `__getitem__`, such as a list or a map-style torch dataset, which several threads read at
-            once. A column or a table of pandas, Polars or Arrow is read by position; a row of a table is a dict.
+            once. A list of dicts in an element becomes a dict of arrays, as from JSON Lines. A column or a table of pandas, Polars or Arrow is read by position; a row of a table is a dict.
         element_spec: For an object with `__getitem__`: the spec of its elements, a tree of `ArraySpec`, with None for
             axes that differ. Without it element 0 is read once, when the spec is first needed.
         files_in: For a dataset of Hugging Face whose images or sounds are files beside it: the folder that has them.

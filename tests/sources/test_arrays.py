@@ -448,3 +448,17 @@ def test_where_no_element_is_well_an_error_says_that_on_error_was_not_ignored():
     with pytest.raises(ps.ElementError, match="always") as caught:
         list(ps.range(9).map(bad).batch(3).loader("threads", on_error="skip"))
     assert any("all of the first 9 elements" in note for note in caught.value.__notes__)
+
+
+def test_a_list_of_dicts_in_an_element_is_a_dict_of_arrays() -> None:
+    chats = [{"id": n, "turns": [{"role": "user", "text": "hi" * n}] * n} for n in range(1, 4)]
+    ds = ps.from_source(chats)
+    text = ps.ArraySpec((None,), "U")
+    assert ds.element_spec == {"id": ps.ArraySpec((), "int64"), "turns": {"role": text, "text": text}}
+    assert ds[1]["turns"]["text"].tolist() == ["hihi"] * 2
+    later = ps.from_source([*chats, {"id": 0, "turns": []}])
+    assert later[3]["turns"]["role"].tolist() == []
+    batch = later.ragged_batch(4)[0]
+    assert batch["turns"]["role"].offsets.tolist() == [0, 1, 3, 6, 6]
+    with pytest.raises(ps.SpecError, match="but its element_spec is"):
+        list(ps.from_source([*chats, {"id": 0, "turns": [{"role": "a"}]}]))

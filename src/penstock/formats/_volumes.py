@@ -1,16 +1,17 @@
 """Datasets of arrays that other libraries name: arrays of Zarr, variables of xarray, and volumes of NIfTI."""
 
+import glob
 import os
 from collections.abc import Hashable, Iterable
 from typing import Any
 
 import numpy.typing as npt
 
-from penstock._constructors import side_by_side
+from penstock._constructors import one_after_another, side_by_side
 from penstock._dataset import Dataset
 from penstock.base import _tree
 from penstock.base._arguments import needs
-from penstock.base._errors import ArgumentTypeError, no_path, type_of
+from penstock.base._errors import ArgumentTypeError, SourceError, no_path, type_of
 from penstock.base._positions import require_order
 from penstock.plan._source_node import SourceNode
 
@@ -18,7 +19,11 @@ Path = str | os.PathLike[str]
 
 
 def from_zarr(
-    path: Path, names: str | Iterable[str] | None = None, *, storage_options: dict[str, Any] | None = None
+    path: Path | list[Path],
+    names: str | Iterable[str] | None = None,
+    *,
+    storage_options: dict[str, Any] | None = None,
+    file_key: str | None = None,
 ) -> Dataset:
     """Makes a dataset of the rows of arrays in a Zarr store, like `from_hdf5`.
 
@@ -31,9 +36,11 @@ def from_zarr(
 
     Args:
         path: A folder, a `.zip`, a URL (`s3://`, `gs://`, `https://`); or an open group or array of zarr. A single open
-            array goes to `from_arrays` as well.
+            array goes to `from_arrays` as well. Several of one kind, which come one after the other: a list, or a glob
+            pattern of folders of this machine, which are sorted by name.
         names: The arrays; None for all, also those in groups.
         storage_options: Options of the file system of a URL, as fsspec takes them.
+        file_key: As for `from_npy`.
 
     Raises:
         ImportError: `zarr` is missing (extra `zarr`).
@@ -54,9 +61,16 @@ def from_zarr(
     with needs("from_zarr", "zarr"):
         from penstock.formats.zarr import selected
     require_order("from_zarr(names=)", names, "Give a list; for other names, rename({'a/x': 'x'}) comes after.")
-    found = selected(path, names, storage_options)
-    leaves, structure = _tree.flatten(found)
-    return side_by_side("from_zarr", [SourceNode(each, "from_zarr") for each in leaves], structure)
+    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
+    paths: list[Path] = []
+    if isinstance(path, list):
+        paths += path
+    else:
+        is_pattern = glob.has_magic(text) and "://" not in text and not os.path.exists(text)
+        paths += sorted(glob.glob(text)) if is_pattern else [path]
+        if not paths:
+            raise SourceError(f"from_zarr(): no folder and no file matches {text}.")
+    return one_after_another("from_zarr", paths, file_key, lambda each: selected(each, names, storage_options))
 
 
 def from_xarray(data: Any, dim: Hashable, *, coords: Iterable[Hashable] = ()) -> Dataset:

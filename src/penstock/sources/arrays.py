@@ -5,6 +5,7 @@ import logging
 import operator
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
@@ -145,6 +146,30 @@ class RangeSource(Source):
 
 
 @final
+@dataclass(frozen=True)
+class NumberSource(Source):
+    """One integer as every element: the number of the file that they are of, int64."""
+
+    number: int
+    count: int
+
+    element_spec = ArraySpec((), np.int64)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __str__(self) -> str:
+        return f"file {self.number}"
+
+    def arrays(self) -> Sequence[npt.NDArray[Any]]:
+        """An array of one integer, without a place for each."""
+        return (np.broadcast_to(np.int64(self.number), (self.count,)),)
+
+    def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
+        out[...] = self.number
+
+
+@final
 class SequenceSource(Source):
     """Any object with `len(obj)` and `obj[i]`: a list, a map-style torch dataset.
 
@@ -196,10 +221,12 @@ class SequenceSource(Source):
                     f"{self} is empty, so the look of its elements is unknown. Give it elements, or say it: "
                     "from_source(items, element_spec=penstock.ArraySpec(shape, dtype)), or a tree of them."
                 )
+            item = self._get([0])[0]
             try:
-                found = observed(self._get([0])[0])
+                found = observed(_by_name(item, None))
             except MisfitError as misfit:
                 raise self._misfit(misfit, 0) from None
+            found = Spec.of(_of_any_length(item, found.tree))
             self._spec = found.loosened() if self._is_loose else found
         return self._spec
 
@@ -238,10 +265,10 @@ class SequenceSource(Source):
             dtype, rank = spec.leaves[0].dtype, spec.free_ranks[0]
             if set(map(type, items)) == {np.ndarray} and have_dtype(items, dtype) and set(map(_NDIM, items)) == {rank}:
                 return [items]
-        elements = []
+        elements, has_dicts = [], isinstance(spec.tree, dict) and any(isinstance(x, dict) for x in spec.tree.values())
         for index, item in zip(numbers, items, strict=True):
             try:
-                elements.append(conformed(spec, item))
+                elements.append(conformed(spec, _by_name(item, spec.tree) if has_dicts else item))
             except MisfitError as found:
                 raise self._misfit(found, index) from None
         return list(zip(*elements, strict=True))
@@ -265,6 +292,35 @@ class SequenceSource(Source):
             raise ElementError(
                 f"{self} failed on elements {indices[:4]}{'...' if len(indices) > 4 else ''}: {words_of(error)}"
             ) from error
+
+
+def _is_list_of_dicts(value: Any) -> bool:
+    return type(value) is list and bool(value) and all(type(x) is dict and x.keys() == value[0].keys() for x in value)
+
+
+def _by_name(value: Any, spec: Tree) -> Any:
+    """An element whose lists of dicts, as JSON has them, are dicts of lists; empty ones as far as the spec says so."""
+    if _is_list_of_dicts(value):
+        within = spec if isinstance(spec, dict) else {}
+        return {name: [_by_name(each[name], within.get(name)) for each in value] for name in value[0]}
+    if isinstance(spec, dict) and type(value) is list and not value:
+        leaves, structure = _tree.flatten(spec)
+        return structure.unflatten([np.empty([size or 0 for size in leaf.shape], leaf.dtype) for leaf in leaves])
+    if type(value) is not dict:
+        return value
+    return {name: _by_name(each, spec.get(name) if isinstance(spec, dict) else None) for name, each in value.items()}
+
+
+def _of_any_length(value: Any, spec: Tree) -> Tree:
+    """The spec of an element, in which such lists may have any length, and their texts any size."""
+    if _is_list_of_dicts(value):
+        leaves, structure = _tree.flatten(spec)
+        kinds = [np.dtype(leaf.dtype.kind) if leaf.dtype.kind in "US" else leaf.dtype for leaf in leaves]
+        loose = [ArraySpec((None, *x.shape[1:]), kind) for x, kind in zip(leaves, kinds, strict=True)]
+        return structure.unflatten(loose)
+    if type(value) is not dict or not isinstance(spec, dict):
+        return spec
+    return {name: _of_any_length(each, spec[name]) for name, each in value.items()}
 
 
 def _copies(column: Sequence[Any], rank: int) -> Sequence[Any]:

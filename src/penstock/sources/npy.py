@@ -34,8 +34,7 @@ _READERS: Final = {
 # A header is evaluated as a Python literal. A thousand named fields take about 30 kB; a longer one is damage.
 _MAX_HEADER_NBYTES: Final = 1 << 20
 SEVERAL_FILES = (
-    'For several files side by side: penstock.from_npy({"x": path, "y": other}). One after the other: '
-    "penstock.concatenate([penstock.from_npy(path) for path in paths])."
+    'For several files side by side: penstock.from_npy({"x": path, "y": other}). One after the other: a list of paths.'
 )
 
 
