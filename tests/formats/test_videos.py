@@ -11,6 +11,7 @@ import pytest
 
 import penstock as ps
 from penstock.plan._source import Read
+from penstock.sources._ahead import FAR, Ahead
 from penstock.testing import SourceTests, assert_resumes_exactly
 
 HEIGHT, WIDTH, COUNT = 48, 64, 20
@@ -655,7 +656,7 @@ def decodings(monkeypatch):
 
 
 @pytest.mark.parametrize("executor", ["inline", "threads"])
-def test_a_group_of_frames_is_decoded_once_for_several_batches(executor, tmp_path, decodings):
+def test_frames_that_fit_are_decoded_for_several_batches_and_kept_over_epochs(executor, tmp_path, decodings):
     paths = [written(tmp_path / f"{number}.mp4", 60, first=50 * number, gop=60) for number in range(3)]
     frames = np.concatenate([decoded(path) for path in paths])
     films, numbers = ps.from_videos(paths).select("frame"), ps.range(180)
@@ -663,16 +664,33 @@ def test_a_group_of_frames_is_decoded_once_for_several_batches(executor, tmp_pat
         films.shuffle(seed=1).batch(6).loader(executor=executor) as loader,
         numbers.shuffle(seed=1).batch(6).loader(executor="inline") as places,
     ):
-        for _ in range(2):
+        for epoch in range(3):
             before = sum(decodings)
             for batch, place in zip(loader, places, strict=True):
                 assert (batch["frame"] == frames[place]).all()
-            # A frame alone takes 30 others. Here all fit, and a film is decoded at most twice: its term may end. Each
-            # thread may begin with it.
-            assert sum(decodings) - before <= (2 if executor == "inline" else 6) * 180
+            # A frame alone takes 30 others. A film is decoded at most twice: its term may end. Each thread may begin
+            # with it.
+            most = 0 if epoch else 2 if executor == "inline" else 6
+            assert sum(decodings) - before <= most * 180
 
 
-def test_frames_that_wait_are_bounded(tmp_path):
+def test_after_a_resume_in_the_middle_frames_are_decoded_once_more_and_kept(tmp_path, decodings):
+    paths = [written(tmp_path / f"{number}.mp4", 30, first=50 * number, gop=6) for number in range(3)]
+    frames = np.concatenate([decoded(path) for path in paths])
+    order = [int(i) for i in ps.range(90).shuffle(seed=1)]
+    ds = ps.from_videos(paths).select("frame").shuffle(seed=1, reshuffle=False).batch(6)
+    for cut in (0, 7):
+        with ds.loader(executor="threads", workers=2) as loader:
+            loader.set_state({**loader.get_state(), "position": cut})
+            found = np.concatenate([batch["frame"] for batch in loader])
+            assert (found == frames[order[6 * cut :]]).all()
+            list(loader)
+            before = sum(decodings)
+            assert (np.concatenate([batch["frame"] for batch in loader]) == frames[order]).all()
+            assert sum(decodings) == before
+
+
+def test_frames_that_are_kept_are_bounded(tmp_path):
     paths = [written(tmp_path / f"{number}.mp4", 40, first=50 * number, gop=20) for number in range(3)]
     frames = np.concatenate([decoded(path) for path in paths])
     source = ps.from_videos(paths)._node.data.selected(["frame"])
@@ -690,7 +708,57 @@ def test_frames_that_wait_are_bounded(tmp_path):
         assert (out == frames[some]).all()
         most.append(len(opened._kept._frames))
     assert 5 < max(most) <= 10
-    assert most[-1] == 0
+
+
+def test_if_room_is_short_frames_go_that_are_wanted_last():
+    image, uses = np.zeros((2, 2, 3), np.uint8), {1: 5, 2: 9, 3: 7, 4: 8}
+    kept = ps.formats.videos._Kept(3)
+
+    def claim(*frames):
+        wanted = np.array(frames, np.int64)
+        return kept.claim(wanted, next_uses(wanted), next_uses)
+
+    def next_uses(frames):
+        return np.array([uses[each] for each in frames.tolist()], np.int64)
+
+    assert claim(1, 2, 3) == [1, 2, 3]
+    for frame in (1, 2, 3):
+        kept.put(frame, image)
+    assert claim(4) == [4]
+    kept.put(4, image)
+    assert sorted(kept._frames) == [1, 3, 4]
+    assert claim(2) == []
+    assert sorted(kept._frames) == [1, 3, 4]
+
+
+@pytest.mark.parametrize("batch_count", [12, 5, None])
+def test_the_next_uses_of_elements_are_those_of_the_order_across_epochs(batch_count):
+    def wanted(epoch, index):
+        return np.random.default_rng([epoch, index]).integers(0, 40, 4)
+
+    class Order:
+        def elements(self, epoch, first, last):
+            found = [wanted(epoch, index) for index in range(first, last)]
+            return np.concatenate(found), np.repeat(np.arange(first, last), 4) + np.tile(np.arange(4) / 4, len(found))
+
+    order = Order()
+    order.batch_count = batch_count
+    ahead = Ahead(order, 0, 10, np.array([0, 10, 25, 40]))
+    batches = [(epoch, index) for epoch in range(3) for index in range(batch_count or 100)]
+    for epoch, index in batches[:30:4]:
+        now = ahead.number((epoch, index))
+        behind = {ahead.number(each): wanted(*each) for each in batches if each >= (epoch, index)}
+        first = [next((at for at, those in behind.items() if each in those), FAR) for each in range(40)]
+        found = ahead.next_uses(now, np.arange(40))
+        assert all(a == b or b == FAR for a, b in zip(found.tolist(), first, strict=True))
+        films = ahead.next_uses_of_parts(now, np.arange(3), np.full(3, now))
+        assert films.tolist() == [found[:10].min(), found[10:25].min(), found[25:].min()]
+        elements, uses = ahead.wanted(now, np.array([0, 25]), np.array([10, 40]))
+        assert (np.diff(elements) > 0).all()
+        assert not ((elements >= 10) & (elements < 25)).any()
+        assert (found[elements] == uses).all()
+        assert set(np.flatnonzero(found == now)) - set(range(10, 25)) <= set(elements)
+        assert (uses < now + ahead._term).all()
 
 
 class Ordered:
@@ -704,7 +772,7 @@ class Ordered:
         return found, first + np.arange(len(found)) // self._size
 
 
-def test_after_a_seek_frames_are_those_of_the_plan_and_none_stay(tmp_path):
+def test_after_a_seek_frames_are_those_of_the_plan(tmp_path):
     path = written(tmp_path / "a.mp4", 60, gop=30)
     frames, order = decoded(path), np.random.default_rng(1).permutation(60)
     opened, ahead = ps.from_videos(path)._node.data.selected(["frame"]).open(), Ordered(order, 5)
@@ -777,15 +845,15 @@ def test_threads_with_one_order_share_what_they_decode(tmp_path):
 
 
 def test_a_thread_waits_for_frames_that_another_decodes_and_takes_them_up_if_it_fails():
-    kept, rows, found = ps.formats.videos._Kept(4), np.arange(1), []
-    assert kept.take({3: rows, 4: rows}) == ({}, [3, 4], [])
-    assert kept.take({3: rows}) == ({}, [3], [])  # its own claim is no obstacle: Ctrl-C may have left it
+    kept, found = ps.formats.videos._Kept(4), []
+    assert kept.take([3, 4]) == ({}, [3, 4], [])
+    assert kept.take([3]) == ({}, [3], [])  # its own claim is no obstacle: Ctrl-C may have left it
 
     def read():
-        found.append(kept.take({4: rows, 5: rows}))
+        found.append(kept.take([4, 5]))
         kept.free([5])
         kept.wait([4])
-        found.append(kept.take({4: rows}))
+        found.append(kept.take([4]))
         kept.free([4])
 
     other = threading.Thread(target=read)

@@ -8,11 +8,12 @@ that are none, so the first frame behind a seek must be one. Where either fails,
 Threads. Any number of threads may use an open source. A decoder belongs to the thread that took it.
 """
 
+import functools
 import logging
 import math
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,6 +22,7 @@ from typing import Any, Final, NamedTuple, final
 import numpy as np
 import numpy.typing as npt
 
+from penstock import native
 from penstock._dataset import Dataset
 from penstock.base._arguments import as_int, checked_size, needs
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
@@ -32,7 +34,7 @@ from penstock.plan._order import Position, ReadOrder
 from penstock.plan._source import Read
 from penstock.plan._source_node import SourceNode
 from penstock.sources import _openfile
-from penstock.sources._ahead import Ahead, Uses
+from penstock.sources._ahead import Ahead
 from penstock.sources._diskcache import DiskCache
 from penstock.sources._kept import Arrays, kept
 from penstock.sources._openfile import File, FilesSource, bounds_of, by_part, for_each, placed
@@ -41,8 +43,9 @@ _IDLE_NBYTES: Final = 64 << 20
 _IDLE_COUNTS: Final = (4, 128)
 """Decoders that wait for the next frames of their files: as many as fit into these bytes, between these numbers."""
 _AHEAD_NBYTES: Final = 256 << 20
-"""Frames that were decoded for batches that follow."""
-_NO_ROWS: Final = np.empty(0, np.int64)
+"""Decoded frames that are kept."""
+_DROPPED_SHARE: Final = 16
+"""If room is short, this share of the frames goes at once."""
 _FRAMES_OF_DECODER: Final = 20
 """Frames that a decoder holds at most: 16 that others refer to, and those under way."""
 _NAMES: Final = ("frame", "time", "video")
@@ -79,12 +82,13 @@ def from_videos(
 
     Frames of a batch are read file by file, in order, and one that several elements share is decoded once. Before a
     frame lie those since the last key frame, which are decoded with it. So a loader decodes at once what its next
-    batches want behind a key frame. If films are many, reads at random are faster with frequent key frames: `ffmpeg -i
-    a.mp4 -g 8 b.mp4`. Order in a file costs nothing more: `shuffle(window=)` keeps it nearly.
+    batches want behind a key frame. It keeps decoded frames, over epochs; if room is short, what is wanted last goes.
+    If films are many, reads at random are faster with frequent key frames: `ffmpeg -i a.mp4 -g 8 b.mp4`. Order in a
+    file costs nothing more: `shuffle(window=)` keeps it nearly.
 
     Random access: yes. Order: that of the given paths, and of time; the files of a pattern by name. Threads decode side
     by side. Memory: 32 bytes a frame in each process; one decoder of some 20 frames for each worker, with 4 MiB of its
-    file behind a URL; 64 MiB of others that wait, or four if they are larger; and 256 MiB of frames for later batches.
+    file behind a URL; 64 MiB of others that wait, or four if they are larger; and 256 MiB of decoded frames.
     A rotation that the file asks for is not applied. Frames before the first key frame that cannot be decoded, as in
     parts of recordings, are left out.
 
@@ -263,7 +267,7 @@ class VideoSource(FilesSource):
 
     @property
     def most_ahead(self) -> int:
-        """Frames that are decoded for batches that follow, at most."""
+        """Decoded frames that are kept, at most."""
         left = self.most_kept - self.most_idle * self._decoder_nbytes
         return max(0, min(len(self), min(left, _AHEAD_NBYTES) // self.frame_nbytes))
 
@@ -283,42 +287,30 @@ class VideoSource(FilesSource):
 
 @final
 class _Kept:
-    """Decoded frames that wait for their batches, and which frames are being decoded. Any number of threads may use it.
+    """Decoded frames that are kept, and which frames are being decoded. Any number of threads may use it.
 
     A frame that a thread *claims* is decoded by it alone. Others wait for it when they have no claim themselves. So a
     wait ends: the thread that is waited for does not wait, and frees its claims when it ends, whatever happens. A claim
     that Ctrl-C left over is no obstacle to its own thread, the only one that Ctrl-C strikes.
 
     Args:
-        most: How many frames may wait.
+        most: How many frames are kept.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
         self._changed = threading.Condition()
-        self._frames: dict[int, tuple[Frame, int, Position]] = {}
-        """By number: the frame, how many uses are left, and the batch of the last one."""
+        self._frames: dict[int, native.Source] = {}
         self._claimed: dict[int, int] = {}
         """The thread of each claim."""
 
-    def take(self, wanted: Mapping[int, Indices]) -> tuple[dict[int, Frame], list[int], list[int]]:
-        """Takes frames that wait, which are dropped with their last use, and claims others.
-
-        Args:
-            wanted: The rows of frames, by number.
-
-        Returns:
-            The frames that were there; the numbers of those that this call claims; and of those that others decode.
-        """
+    def take(self, wanted: Iterable[int]) -> tuple[dict[int, native.Source], list[int], list[int]]:
+        """Returns the frames that are there; those that this call claims; and those that other threads decode."""
         me, there, claims, elsewhere = threading.get_ident(), {}, [], []
         with self._changed:
-            for frame, rows in wanted.items():
+            for frame in wanted:
                 if (found := self._frames.get(frame)) is not None:
-                    there[frame], left, last = found
-                    if left > len(rows):
-                        self._frames[frame] = there[frame], left - len(rows), last
-                    else:
-                        del self._frames[frame]
+                    there[frame] = found
                 elif self._claimed.get(frame, me) != me:
                     elsewhere.append(frame)
                 else:
@@ -326,26 +318,37 @@ class _Kept:
                     self._claimed[frame] = me
         return there, claims, elsewhere
 
-    def claim(self, frames: Sequence[int], now: Position) -> list[int]:
+    def claim(self, frames: Indices, uses: Indices, next_uses: Callable[[Indices], Indices]) -> list[int]:
         """Claims frames for later batches, as many as there is room for, and returns them.
 
+        If room is short, frames go that are wanted last, a share of all at once, because looking for them takes time.
+
         Args:
-            frames: The frames, those first that are wanted first.
-            now: The present batch. If room is short, frames for batches before it, or of another epoch, are dropped.
+            frames: The frames.
+            uses: The number of the first batch that wants each.
+            next_uses: Returns that for frames that are kept.
         """
         with self._changed:
-            if len(self._frames) + len(frames) > self.most:
-                self._frames = {key: each for key, each in self._frames.items() if now <= each[2] < (now[0] + 1, 0)}
-            room = max(0, self.most - len(self._frames) - len(self._claimed))
-            claims = [each for each in frames if each not in self._frames and each not in self._claimed][:room]
+            is_new = [each not in self._frames and each not in self._claimed for each in frames.tolist()]
+            frames, uses = frames[is_new], uses[is_new]
+            room = self.most - len(self._claimed)
+            if len(self._frames) + len(frames) > room:
+                kept = np.fromiter(self._frames, np.int64)
+                order = np.argsort(np.concatenate([next_uses(kept), uses]), kind="stable")
+                order, goes = np.split(order, [max(0, room - self.most // _DROPPED_SHARE)])
+                for frame in kept[goes[goes < len(kept)]].tolist():
+                    del self._frames[frame]
+                frames = frames[order[order >= len(kept)] - len(kept)]
+            claims: list[int] = frames.tolist()
             self._claimed.update(dict.fromkeys(claims, threading.get_ident()))
         return claims
 
-    def put(self, frame: int, image: Frame, uses: int, last: Position) -> None:
+    def put(self, frame: int, image: Frame) -> None:
         """Keeps a frame that was claimed, if there is room, and frees its claim."""
+        source = native.Engine.memory(image[None])
         with self._changed:
             if len(self._frames) < self.most:
-                self._frames[frame] = image, uses, last
+                self._frames[frame] = source
             self._claimed.pop(frame, None)
             self._changed.notify_all()
 
@@ -373,9 +376,9 @@ class _Kept:
 class OpenVideoSource:
     """Reads frames. Decoders stay open: the next frames of a file are often those after the last ones.
 
-    In a plan whose order is known, frames that are decoded from one key frame are decoded together for all batches of a
-    term, see `_ahead.py`, and wait for their batches. The decoders that are closed are those whose files are wanted
-    last.
+    In a plan whose order is known, decoded frames are kept over epochs as far as there is room. If it is short, those
+    go that are wanted last. With a frame, others of its group are decoded that later batches of a term want; see
+    `_ahead.py`. The decoders that are closed are those whose files are wanted last, too.
     """
 
     def __init__(self, source: VideoSource) -> None:
@@ -387,7 +390,7 @@ class OpenVideoSource:
         self._kept = _Kept(source.most_ahead)
         self._ahead: Ahead | None = None
         self._mine = threading.local()
-        """`now`: the batch that a thread reads."""
+        """`now`: the number of the batch that a thread reads."""
 
     @property
     def follows_order(self) -> bool:
@@ -396,9 +399,9 @@ class OpenVideoSource:
 
     def follow(self, order: ReadOrder, now: Position, ahead: Position) -> None:
         """See `plan/_order.py`."""
-        self._mine.now = now
         if self._ahead is None or self._ahead.order is not order:
             self._ahead = Ahead(order, now[0], self._kept.most, self._bounds)
+        self._mine.now = self._ahead.number(now)
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests, file by file, in the order of time.
@@ -427,8 +430,7 @@ class OpenVideoSource:
         while wanted:
             there, claims, elsewhere = self._kept.take(wanted)
             try:
-                for frame, image in there.items():
-                    out[wanted[frame]] = image
+                native.copy([(image, 0 * wanted[frame], out, wanted[frame], None) for frame, image in there.items()])
                 self._decode(claims, wanted, out)
             finally:
                 self._kept.free(claims)
@@ -448,34 +450,30 @@ class OpenVideoSource:
             base = int(self._bounds[number])
             mine = (places + base).tolist()
             if (ahead := self._ahead) is None:
-                self._decode_file(number, mine, wanted, out, {})
+                self._decode_file(number, mine, wanted, out)
                 continue
-            firsts = self._found[number]["firsts"]
+            now, firsts = self._mine.now, self._found[number]["firsts"]
             begins = np.unique(firsts[places])
             ends = np.searchsorted(firsts, begins, "right")
-            uses = ahead.uses(self._mine.now, base + np.searchsorted(firsts, begins), base + ends)
-            behind = sorted((each for each in uses if each not in wanted), key=lambda each: uses[each].first)
-            later = self._kept.claim(behind, self._mine.now)
+            later, uses = ahead.wanted(now, base + np.searchsorted(firsts, begins), base + ends)
+            claims = self._kept.claim(later, uses, functools.partial(ahead.next_uses, now))
             try:
-                self._decode_file(number, sorted(mine + later), wanted, out, uses)
+                self._decode_file(number, sorted(mine + claims), wanted, out)
             finally:
-                self._kept.free(mine + later)
+                self._kept.free(mine + claims)
 
-    def _decode_file(
-        self, number: int, frames: list[int], wanted: Mapping[int, Indices], out: Frame, uses: Mapping[int, Uses]
-    ) -> None:
-        """Decodes frames of a file, writes those that are wanted, and keeps those that are used again."""
+    def _decode_file(self, number: int, frames: list[int], wanted: Mapping[int, Indices], out: Frame) -> None:
+        """Decodes frames of a file, writes those that are wanted, and keeps all if the order is known."""
         base = int(self._bounds[number])
         while frames:
             try:
                 with self._decoder(number) as decoder:
                     while frames:
                         image, frame = decoder.frame(frames[0] - base), frames.pop(0)
-                        rows = wanted.get(frame, _NO_ROWS)
-                        if len(rows):
-                            out[rows] = image
-                        if (of := uses.get(frame)) is not None and of.rows > len(rows):
-                            self._kept.put(frame, image, of.rows - len(rows), (self._mine.now[0], of.last))
+                        if frame in wanted:
+                            out[wanted[frame]] = image
+                        if self._ahead is not None:
+                            self._kept.put(frame, image)
             except SourceError:
                 if frames[0] in wanted:
                     raise
@@ -504,10 +502,9 @@ class OpenVideoSource:
         """Which waiting decoder is wanted last: the oldest one, if the order is not known."""
         if (ahead := self._ahead) is None:
             return 0
-        epoch, index = self._mine.now
-        numbers = np.array([each.number for each in self._idle])
+        numbers, now = np.array([each.number for each in self._idle]), self._mine.now
         # Files of a batch are read in order, so those behind this one may be wanted by this batch.
-        wanted = ahead.next_batches(epoch, numbers, np.where(numbers > numbers[-1], index, index + 1))
+        wanted = ahead.next_uses_of_parts(now, numbers, np.where(numbers > numbers[-1], now, now + 1))
         return int(np.argmax(wanted * len(self._source.files) + numbers))
 
     def close(self) -> None:

@@ -1,14 +1,14 @@
-"""What the next batches of a plan want of a source, for sources that decode several elements at once, such as films.
+"""When the batches of a plan want elements next, for sources that decode several elements at once, such as films.
 
-A *term* is a number of batches within which what is wanted together is decoded together. Each group of elements has
-terms of its own, which end at different batches, so that batches have equal work. The end follows from the order, the
-group and the batch alone.
+A *term* is a number of batches within which elements of a group are decoded together. Each group has terms of its own,
+which end at different batches, so that batches have equal work. The end follows from the group and the batch alone.
 
-Memory: 24 bytes for each of some 65,000 uses, twice; more if batches have very unequal numbers of elements.
+Batches are numbered across epochs. Memory: 16 bytes for each of some 65,000 uses, twice; more if batches have very
+unequal numbers of elements.
 """
 
 import threading
-from typing import Final, NamedTuple, final
+from typing import Final, final
 
 import numpy as np
 
@@ -16,23 +16,14 @@ from penstock.memory._rows import Indices
 from penstock.plan._order import Position, ReadOrder
 
 _USES: Final = 1 << 16
-"""Uses that are computed at once, about."""
+"""Uses that are in sight at most, about."""
 _MOST_BATCHES: Final = 512
 _SAMPLE: Final = 16
 """Batches of which the number of elements is counted."""
-_FAR: Final = 1 << 40
+FAR: Final = 1 << 40
+"""In place of the number of a batch: none in sight."""
 _SPREAD: Final = 0x9E3779B1
 """A multiplier that spreads neighbouring numbers: 2**32 by the golden ratio."""
-
-
-class Uses(NamedTuple):
-    """Uses of an element by some batches."""
-
-    rows: int
-    """How many rows it fills."""
-    first: int
-    """The first batch."""
-    last: int
 
 
 @final
@@ -42,8 +33,8 @@ class Ahead:
     Args:
         order: The order.
         epoch: An epoch, from which follows how many elements a batch wants on average.
-        most: The most elements that may be decoded before their batch. Groups are in the middle of their terms on
-            average, so a term has twice as many.
+        most: The most elements that are kept. Groups are in the middle of their terms on average, so a term has twice
+            as many.
         bounds: The first element of each part of the source, such as a file, and their number.
     """
 
@@ -51,72 +42,81 @@ class Ahead:
         self.order = order
         self._bounds = bounds
         self._lock = threading.Lock()
-        self._end = _FAR if order.batch_count is None else order.batch_count
+        self._end = FAR if order.batch_count is None else order.batch_count
         some = max(1, min(_SAMPLE, self._end))
         count = max(1, len(order.elements(epoch, 0, some)[0]) // some)
         self._term = min(max(1, 2 * most // count), _MOST_BATCHES)
-        self._span = max(self._term, min(_USES // count, _MOST_BATCHES))
-        """Batches whose uses are computed at once."""
-        self._spans: dict[Position, tuple[Indices, Indices, Indices]] = {}
+        self._step = max(self._term, min(_USES // count // 2, _MOST_BATCHES))
+        """From one to two times as many batches are in sight."""
+        self._sights: dict[int, tuple[Indices, Indices]] = {}
 
-    def uses(self, now: Position, begins: Indices, ends: Indices) -> "dict[int, Uses]":
-        """The uses of elements of some groups, from this batch to the end of the term of each group, by element.
+    def number(self, position: Position) -> int:
+        """Returns the number of a batch."""
+        return position[0] * self._end + position[1]
+
+    def wanted(self, now: int, begins: Indices, ends: Indices) -> tuple[Indices, Indices]:
+        """Returns the elements of groups that are wanted from a batch on, until the term of their group ends.
 
         Args:
-            now: The batch.
+            now: The number of the batch.
             begins: The first elements of the groups, ascending.
             ends: Their ends.
+
+        Returns:
+            The elements, ascending; and the number of the first batch that wants each.
         """
-        epoch, index = now
         phases = (begins * _SPREAD & 0xFFFFFFFF) * self._term >> 32
-        lasts = np.minimum(index + self._term - 1 - (index + phases) % self._term, self._end - 1)
-        found = []
-        for number in range(index // self._span, int(lasts.max()) // self._span + 1):
-            elements, batches, _ = self._uses(epoch, number)
-            starts, stops = np.searchsorted(elements, (begins, ends))
-            counts = stops - starts
-            places = np.repeat(stops - counts.cumsum(), counts) + np.arange(counts.sum())
-            places = places[(batches[places] >= index) & (batches[places] <= np.repeat(lasts, counts))]
-            found.append((elements[places], batches[places]))
-        elements, batches = (np.concatenate(each) for each in zip(*found, strict=True))
-        order = np.argsort(elements, kind="stable")
-        elements, batches = elements[order], batches[order]
-        unique, at, rows = np.unique(elements, return_index=True, return_counts=True)
-        if not len(unique):
-            return {}
-        firsts, lasts = np.minimum.reduceat(batches, at), np.maximum.reduceat(batches, at)
-        return dict(zip(unique.tolist(), map(Uses, rows.tolist(), firsts.tolist(), lasts.tolist()), strict=True))
+        lasts = now + self._term - 1 - (now + phases) % self._term
+        width, begin = 2 * self._step, now // self._step * self._step
+        keys, _ = self._sight(now // self._step)
+        starts, stops = np.searchsorted(keys, (begins * width, ends * width))
+        counts = stops - starts
+        places = np.repeat(stops - counts.cumsum(), counts) + np.arange(counts.sum())
+        elements, batches = np.divmod(keys[places], width)
+        batches += begin
+        is_in = (batches >= now) & (batches <= np.repeat(lasts, counts))
+        elements, batches = elements[is_in], batches[is_in]
+        is_first = np.diff(elements, prepend=-1) > 0
+        return elements[is_first], batches[is_first]
 
-    def next_batches(self, epoch: int, parts: Indices, since: Indices) -> Indices:
-        """The first batch that wants an element of each of some parts, as far as it is in sight; else a large number.
+    def next_uses(self, now: int, elements: Indices) -> Indices:
+        """Returns the number of the first batch from one on that wants each element; `FAR` if none in sight does."""
+        keys, _ = self._sight(now // self._step)
+        return self._found(keys, now, elements, np.full(len(elements), now))
 
-        Args:
-            epoch: The epoch.
-            parts: The parts.
-            since: The first batch that counts, for each.
-        """
-        number = int(since.min()) // self._span
-        _, _, keys = self._uses(epoch, number)
-        begin = number * self._span
-        least = parts * self._span + np.minimum(since - begin, self._span - 1)
+    def next_uses_of_parts(self, now: int, parts: Indices, since: Indices) -> Indices:
+        """As `next_uses`, for any element of each part, from the batch `since` on, which is the present or the next."""
+        _, keys = self._sight(now // self._step)
+        return self._found(keys, now, parts, since)
+
+    def _found(self, keys: Indices, now: int, wanted: Indices, since: Indices) -> Indices:
+        width, begin = 2 * self._step, now // self._step * self._step
+        least = wanted * width + since - begin
         if not len(keys):
-            return np.full(len(parts), _FAR)
+            return np.full(len(wanted), FAR)
         found = keys[np.minimum(np.searchsorted(keys, least), len(keys) - 1)]
-        is_use = (found >= least) & (found // self._span == parts)
-        return np.where(is_use, found % self._span + begin, _FAR)
+        is_use = (found >= least) & (found // width == wanted)
+        return np.where(is_use, found % width + begin, FAR)
 
-    def _uses(self, epoch: int, number: int) -> tuple[Indices, Indices, Indices]:
-        """The uses of a span of batches: elements ascending, their batches, and `part * span + batch` ascending."""
+    def _sight(self, number: int) -> tuple[Indices, Indices]:
+        """The uses of batches from `number * step` on: `element * width + batch` and `part * width + batch`, sorted."""
         with self._lock:
-            if (found := self._spans.get((epoch, number))) is None:
-                begin, end = number * self._span, min((number + 1) * self._span, self._end)
-                elements, times = self.order.elements(epoch, begin, max(begin, end))
-                batches = times.astype(np.int64)
-                order = np.argsort(elements, kind="stable")
-                elements, batches = elements[order], batches[order]
-                parts = np.searchsorted(self._bounds, elements, "right") - 1
-                found = elements, batches, np.sort(parts * self._span + batches - begin)
-                self._spans[epoch, number] = found
-                while len(self._spans) > 2:
-                    del self._spans[next(iter(self._spans))]
+            if (found := self._sights.get(number)) is None:
+                found = self._sights[number] = self._uses(number * self._step)
+                while len(self._sights) > 2:
+                    del self._sights[next(iter(self._sights))]
             return found
+
+    def _uses(self, begin: int) -> tuple[Indices, Indices]:
+        width, at = 2 * self._step, 0
+        every, batches = [], []
+        while at < width:
+            epoch, index = divmod(begin + at, self._end)
+            stop = min(index + width - at, self._end)
+            elements, times = self.order.elements(epoch, index, stop)
+            every.append(elements)
+            batches.append(times.astype(np.int64) - index + at)
+            at += stop - index
+        elements, places = np.concatenate(every), np.concatenate(batches)
+        parts = np.searchsorted(self._bounds, elements, "right") - 1
+        return np.sort(elements * width + places), np.sort(parts * width + places)
