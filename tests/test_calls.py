@@ -17,7 +17,7 @@ from tests.texts import assert_refused
 
 LOADER = (
     r"executor, workers, prefetch, memory_limit, timeout_s, on_error, shard, max_errors, quarantine, ray_options, "
-    r"uneven, micro_batches, whole_batches\."
+    r"uneven, micro_batches, whole_batches, batch_axis\."
 )
 UNKNOWN: dict[str, tuple[Callable[[], Any], str]] = {
     "a slip": (

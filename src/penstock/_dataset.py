@@ -1267,7 +1267,7 @@ class Dataset(NoArray):
         as rows of `pack(fit="next", split=False)`. Memory: where the largest size is known (`max_tokens`, or an
         `element_spec` with `max_shape`), a batch lies in a slot, and each value is copied once, to its place there.
         Elsewhere values are an array of their own, made anew for every batch, and not a part of `projected_nbytes`.
-        Ranks share elements before it: `shard(rank, count).ragged_batch(size)`.
+        Ranks take whole batches: `loader(shard="auto", whole_batches=True)`.
 
         Args:
             size: Elements a batch, at least 1.
@@ -1893,10 +1893,11 @@ class Dataset(NoArray):
         uneven: Uneven = "refuse",
         micro_batches: int = 1,
         whole_batches: bool = False,
+        batch_axis: Tree = None,
     ) -> Loader:
         """Makes what runs this dataset: workers that fill batches ahead, in memory that is reused.
 
-        Only `on_error`, `shard`, `uneven`, `micro_batches` and `whole_batches` change what is delivered.
+        Only `on_error`, `shard`, `uneven`, `micro_batches`, `whole_batches` and `batch_axis` change what is delivered.
 
         Args:
             executor: `"processes"` for Python functions, which hold the GIL. `"threads"` for reads, and for
@@ -1955,6 +1956,11 @@ class Dataset(NoArray):
                 the last batch once more, with the weight 0. Of a stream, each rank reads everything and leaves out the
                 batches of others, and the elements of a step wait in memory; it takes no `"pad"` unless its length is
                 known.
+            batch_axis: The axis along which `shard` and `micro_batches` divide a batch: one for all leaves, or a tree
+                of integers like the batch. None is the first; then a batch of `batch(n)` is refused if a function moved
+                `n` to another axis, as far as sizes tell: where both axes have one size, they do not. With another axis
+                leaves arrive as views that are not contiguous, and a batch is copied once more. `whole_batches` divides
+                nothing, and needs no axis.
 
         Raises:
             ArgumentError: An option has no meaning, the dataset is empty, shards do not divide the batch, or
@@ -1987,6 +1993,7 @@ class Dataset(NoArray):
                 uneven,
                 micro_batches,
                 whole_batches,
+                batch_axis,
             ),
         )
 

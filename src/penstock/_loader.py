@@ -211,7 +211,7 @@ class Loader(NoArray):
     def element_spec(self) -> Tree:
         """The tree of `ArraySpec` of what is delivered."""
         spec, count = self.arrangement.program.spec, self.arrangement.share.piece_count
-        tree = spec.tree if count == 1 else spec.divided(count).tree
+        tree = self._in_place(spec.tree if count == 1 else spec.divided(count).tree)
         return (tree, ArraySpec((), np.float32)) if self.arrangement.options.uneven == "pad" else tree
 
     @property
@@ -603,14 +603,22 @@ class Loader(NoArray):
                 progress.pieces = left
             return (batch, np.float32(turns.weight(progress.at[1], left[-1]))) if turns.fills else batch
         if share.piece_count == 1:
-            return delivery.take(progress.at, timeout_s)
+            batch = delivery.take(progress.at, timeout_s)
+            return batch if batch is END_OF_EPOCH else self._in_place(batch)
         if not progress.pieces:
             batch = delivery.take(progress.at, timeout_s)
             if batch is END_OF_EPOCH:
                 return batch
             structure = self.arrangement.program.spec.structure
             progress.pieces = [structure.unflatten(each) for each in share.pieces(structure.flatten_up_to(batch))]
-        return progress.pieces[-1]
+        return self._in_place(progress.pieces[-1])
+
+    def _in_place(self, batch: Tree) -> Tree:
+        """What is delivered, or its spec, with the axis of elements where functions put it; see `BatchFirst`."""
+        moved = self.arrangement.batch_first
+        if moved is None:
+            return batch
+        return moved.back(batch) if self.arrangement.share.uneven == "refuse" else (moved.back(batch[0]), batch[1])
 
     def _tell_cure(self, error: Exception) -> None:
         """Adds the remedy to the error of an element. A generator that failed has ended; nothing helps there."""

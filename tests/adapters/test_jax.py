@@ -149,7 +149,7 @@ def test_arguments_that_mean_nothing_are_refused():
         with pytest.raises(error, match=re.escape(message)):
             ds.to_jax(**options)
     buckets = ps.range(8).map(np.ones, element_spec=ps.ArraySpec((None,), "float64")).bucket_by_length(len, [4], [2, 2])
-    with pytest.raises(ps.ArgumentError, match="divides the rows of each batch among devices, and whole_batches=True"):
+    with pytest.raises(ps.ArgumentError, match="divides the rows of each batch among devices, by their"):
         buckets.to_jax(sharding=one, whole_batches=True)
     with pytest.raises(ps.SpecError, match=r"element is \(None, None\) float64: without .*, sharding\)\.$"):
         buckets.to_jax(sharding=one)

@@ -144,10 +144,11 @@ def adapt(
         places = [device] * len(spec.leaves)
         return JaxAdapter(loader, Spec.of(loader.element_spec), places, share=None, ahead_count=prefetch_to_device)
     places = _shardings(spec, sharding)
-    if options.whole_batches:
+    if options.whole_batches or options.batch_axis is not None:
         raise ArgumentError(
-            "to_jax(sharding=) divides the rows of each batch among devices, and whole_batches=True divides no batch. "
-            "Leave sharding= out, and put each batch where it belongs in your loop: jax.device_put(batch, sharding)."
+            "to_jax(sharding=) divides the rows of each batch among devices, by their first axis. whole_batches=True "
+            "divides no batch, and batch_axis= is about shard=. Leave sharding= out, and put each batch where it "
+            "belongs in your loop: jax.device_put(batch, sharding)."
         )
     share, part_count, short_counts = None, 1, remainders(node)
     if options.uneven == "mask":

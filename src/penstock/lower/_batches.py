@@ -27,6 +27,7 @@ from penstock.memory._ring import RingView
 from penstock.memory._rows import Rows, Window
 from penstock.memory._spans import SpanLayout
 from penstock.plan._batch import are_side_by_side, remainders
+from penstock.plan._batch_axis import BatchFirst, require_batch_first
 from penstock.plan._node import Node, walk
 from penstock.plan._order import ReadOrder
 from penstock.plan._own_batches import OwnBatches
@@ -514,6 +515,8 @@ def require_shares(node: Node, share: Share, *, stands_alone: bool = True) -> No
     Raises:
         ArgumentError: Says which batch, and the cure.
     """
+    if not isinstance(node, BatchFirst):
+        require_batch_first(node)
     count, uneven, piece_count = share.count, share.uneven, share.piece_count
     leaves, name = node.spec.leaves, f"shard={share[:2]}"
     sizes = {leaf.max_shape[0] if leaf.max_shape else 0 for leaf in leaves}

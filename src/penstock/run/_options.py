@@ -39,6 +39,7 @@ class LoaderOptions:
     uneven: Uneven = "refuse"
     micro_batches: int = 1
     whole_batches: bool = False
+    batch_axis: Any = None
 
     def __post_init__(self) -> None:
         if self.executor != "auto" and not EXECUTORS.knows(self.executor):

@@ -26,6 +26,7 @@ from penstock.memory._budget import Budget, overhead_nbytes
 from penstock.memory._slot import SlotLayout
 from penstock.memory._spans import BatchLayout, SpanLayout
 from penstock.plan._batch import are_side_by_side
+from penstock.plan._batch_axis import BatchFirst
 from penstock.plan._node import Node, walk
 from penstock.plan._own_batches import OwnBatches
 from penstock.plan._own_rows import OwnRows
@@ -204,6 +205,11 @@ class Arrangement:
         return self.plan if isinstance(self.plan, OwnBatches) else None
 
     @property
+    def batch_first(self) -> BatchFirst | None:
+        """The step that moved the axis of elements to the front of batches, whose batches move back when delivered."""
+        return self.plan if isinstance(self.plan, BatchFirst) else None
+
+    @property
     def batch_count(self) -> int | None:
         """Batches of all ranks in an epoch; None if that is unknown or infinite."""
         length = self.plan.length if self.turns is None else self.turns.source.length
@@ -263,7 +269,9 @@ def arrange(
     if options.whole_batches:
         plan = OwnBatches(plan, first, *options.shard, options.micro_batches, fills=options.uneven == "pad")
     facts = lower(plan, options.on_error, prunes=options.executor == "auto")
-    rest = share
+    rest, divides = share, not (share.is_whole and share.piece_count == 1)
+    if divides and options.batch_axis is not None:
+        facts = analyse(BatchFirst(facts.plan, options.batch_axis))
     if are_side_by_side(facts.plan) and share.uneven == "refuse" and share.count * share.piece_count > 1:
         own = with_own_rows(facts.plan, share.index, share.count, share.piece_count)
         facts, rest = analyse(own), Share()
