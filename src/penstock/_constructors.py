@@ -425,7 +425,8 @@ def from_source(source: Any, *, element_spec: Tree = None, files_in: str | os.Pa
         source: A `penstock.Source`; an object with its members (`element_spec`, `__len__`, `read_into` or `decode`, and
             any other); a `datasets.Dataset` of Hugging Face, which is read from its Arrow files; or any object with
             `__len__` and `__getitem__`, such as a list or a map-style torch dataset, which several threads read at
-            once. A list of dicts in an element becomes a dict of arrays, as from JSON Lines. A column or a table of pandas, Polars or Arrow is read by position; a row of a table is a dict.
+            once. A list of dicts in an element becomes a dict of arrays, as from JSON Lines. A column or a table of
+            pandas, Polars or Arrow is read by position; a row of a table is a dict.
         element_spec: For an object with `__getitem__`: the spec of its elements, a tree of `ArraySpec`, with None for
             axes that differ. Without it element 0 is read once, when the spec is first needed.
         files_in: For a dataset of Hugging Face whose images or sounds are files beside it: the folder that has them.

@@ -43,11 +43,7 @@ from penstock.run._unit_runner import LocalClient
 from penstock.run.executors._executor import Client, Executor, clear_own_frames
 
 AHEAD_COUNT: Final = 2
-"""Units under way, so that the worker of the feed need not wait for the next.
-
-A unit takes its slot when it is issued. If spans are batches, more units under way would use all slots in turn,
-instead of the one that came back last, which may still be in the cache.
-"""
+"""Units under way, so that the worker of the feed need not wait for the next."""
 
 
 @final
@@ -102,7 +98,10 @@ class Feed(LocalClient):
                 is_shared=shared is not None or executor.reach != "thread",
                 step_count=program.step_count,
             )
-            self.schedule = SpanSchedule(self._layout.size, self.ring.free, AHEAD_COUNT)
+            # A unit takes its slot when it is issued. So with one under way, a thread fills batches into the slot that
+            # came back last, which may still be in the cache. It gets the next unit where it hands this one in.
+            is_alone = self._spans is None and executor.reach == "thread"
+            self.schedule = SpanSchedule(self._layout.size, self.ring.free, 1 if is_alone else AHEAD_COUNT)
             executor.begin(program, self.ring)
         except BaseException:
             executor.request_stop()

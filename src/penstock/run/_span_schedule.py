@@ -36,11 +36,8 @@ class Reading:
     """See `Unit.origin`."""
     error: BaseException | None = None
     """What element number `filled` raised."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing more comes."""
-        return self.count >= 0 or self.error is not None
+    is_over: bool = False
+    """Whether nothing more comes: its end was seen, or an error."""
 
 
 @final
@@ -209,7 +206,8 @@ class SpanSchedule:
             reading.error = error
         elif ended:
             reading.count = reading.filled
-        if reading.is_over:
+        if error is not None or ended:
+            reading.is_over = True
             self.given_up = self._generation
 
     def release(self, place: int) -> None:

@@ -199,7 +199,7 @@ class Arrangement:
         """The plan that runs."""
         return self.facts.plan
 
-    @property
+    @cached_property
     def turns(self) -> OwnBatches | None:
         """The step that takes whole batches in turn with other ranks, if ranks do not share rows."""
         return self.plan if isinstance(self.plan, OwnBatches) else None
