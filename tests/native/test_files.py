@@ -13,8 +13,8 @@ import threading
 import numpy as np
 import pytest
 
-from penstock.native import CopyError, conversion
-from tests.native.engines import ENGINES, MODULES, open_engine
+from penstock.native import CopyError, conversion, copy
+from tests.native.engines import ENGINES, MODULES, THREADED, Engine, open_engine
 from tests.waits import DEADLINE_S
 
 NBYTES = 1 << 18
@@ -318,3 +318,19 @@ def test_parts_of_a_file_are_read_up_to_the_first_that_cannot_be(implementation,
     if implementation == "native":
         with pytest.raises(ValueError, match="parts lie outside"):
             read(0, offsets, memory[:1000], starts, sizes)
+
+
+@pytest.mark.skipif("native" not in THREADED or sys.platform != "linux", reason="NumPy maps no file; /proc is Linux's")
+@pytest.mark.parametrize("give_back_nbytes", [0, 1 << 30])
+def test_only_random_rows_of_files_that_do_not_stay_mapped_turn_reading_around_off(give_back_nbytes, tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(10_000))
+    source = Engine.file(str(path), 0, 100, 100, 100, mapped=True, give_back_nbytes=give_back_nbytes)
+
+    def is_random_after(*rows: int) -> bool:
+        copy([(source, np.array(rows), np.empty((len(rows), 100), np.uint8), None, None)])
+        with open("/proc/self/smaps") as maps:
+            return " rr " in maps.read().partition(str(path))[2].partition("VmFlags:")[2].partition("\n")[0] + " "
+
+    assert not is_random_after(3, 4, 5)
+    assert is_random_after(5, 90, 3) == bool(give_back_nbytes)

@@ -282,6 +282,9 @@ bool has_all(const Task &task, int64_t begin, int64_t end, Failure *failure) {
 
 bool copy_memory(const Task &task, int64_t begin, int64_t end, uint8_t *scratch, Failure *failure) {
     const Source &source = *task.source;
+    if (source.give_back_nbytes > 0 && !task.in_order(begin, end)) {
+        source.file->expect_random();
+    }
     Copying copying = {task, begin, end, scratch, is_narrow(task), -1, 0, 0, 1};
     const void *address = nullptr;
     bool is_right = run_guarded(copy_spans, &copying, &address);

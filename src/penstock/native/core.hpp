@@ -81,6 +81,10 @@ class File {
     void release();
     // The mapping's first byte, for at least `nbytes` of the file; null and errno if it cannot be mapped.
     const uint8_t *map(int64_t nbytes);
+    // From now on, a page that is not in memory comes without its neighbours; the kernel reads up to megabytes around
+    // it otherwise. For rows in random order of files that do not stay mapped: rows in order need the neighbours, and
+    // in a file that fits in memory an epoch needs them, too (without them it took twice the time).
+    void expect_random();
     // Counts bytes copied from the mapping; unmaps its pages (they stay cached) every `limit` bytes.
     void delivered(int64_t nbytes, int64_t limit);
     int64_t nbytes() const; // now; -1 and errno if the kernel does not say
@@ -96,6 +100,7 @@ class File {
     bool is(const struct stat &status) const { return status.st_dev == device_ && status.st_ino == inode_; }
     std::atomic<int64_t> references_{1};
     std::atomic<int64_t> delivered_{0};
+    std::atomic<bool> is_random_{false};
     int fd_ = -1; // -1: it is opened for each use
     std::string path_;
     void *page_ = nullptr; // of a file without a descriptor
@@ -185,6 +190,11 @@ struct Task {
     int64_t steps_per_row = 1, step_nbytes = 0;
 
     int64_t steps() const { return count * steps_per_row; }
+    // Whether the rows of these steps follow each other in the source.
+    bool in_order(int64_t begin, int64_t end) const {
+        const int64_t first = begin / steps_per_row, last = (end - 1) / steps_per_row;
+        return rows[last] - rows[first] == last - first;
+    }
 };
 
 struct Failure {

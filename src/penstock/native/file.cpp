@@ -165,6 +165,12 @@ const uint8_t *File::map(int64_t nbytes) {
     return mapping_;
 }
 
+void File::expect_random() {
+    if (!is_random_.load(std::memory_order_relaxed) && !is_random_.exchange(true)) {
+        madvise(mapping_, mapped_nbytes_, MADV_RANDOM);
+    }
+}
+
 void File::delivered(int64_t nbytes, int64_t limit) {
     if (delivered_.fetch_add(nbytes, std::memory_order_relaxed) + nbytes < limit) {
         return;

@@ -175,6 +175,11 @@ bool have_all(const Sparse &sparse, int64_t row, Failure *failure) {
 
 bool copy_sparse(const Task &task, int64_t begin, int64_t end, uint8_t *scratch, Failure *failure) {
     const Sparse &sparse = *task.source->sparse;
+    for (const Vector *vector : {&sparse.indices, &sparse.values}) {
+        if (vector->give_back_nbytes > 0 && !task.in_order(begin, end)) {
+            vector->file->expect_random();
+        }
+    }
     Scattering scattering(task, begin, end, scratch, failure);
     const void *address = nullptr;
     if (!run_guarded(Scattering::run, &scattering, &address)) {
