@@ -160,6 +160,28 @@ def test_elements_that_fail_are_left_out_or_replaced(how, tmp_path, monkeypatch)
     assert sizes == ([4, 4, 4, 4, 4, 2] if how == "skip" else [4, 4, 4, 4, 4, 3])
 
 
+@pytest.mark.parametrize("counts", [(2, 3), (3, 1), (1, 2)])
+@pytest.mark.parametrize("tokens", [False, True])
+def test_ranks_take_whole_batches_and_go_on_in_another_number(counts, tokens):
+    ds = images().shuffle(seed=1)
+    batches = ds.ragged_batch(max_tokens=7, lengths=LENGTHS) if tokens else ds.ragged_batch(2)
+    want, (first, second) = [parts(batch) for batch in batches], counts
+
+    def steps(count, state, most):
+        found = []
+        for rank in range(count):
+            with batches.loader("threads", shard=(rank, count), whole_batches=True) as loader:
+                if state is not None:
+                    loader.set_state(state)
+                mine = [parts(batch) for _, batch in zip(range(most), loader, strict=False)]
+                found.append((mine, loader.get_state()))
+        return [batch for step in zip(*(mine for mine, _ in found), strict=True) for batch in step], found[0][1]
+
+    begun, state = steps(first, None, 2)
+    rest, _ = steps(second, state, 100)
+    assert begun + rest == want[: 2 * first + (len(want) - 2 * first) // second * second]
+
+
 def test_ranks_share_elements_before_the_batch():
     with pytest.raises(ps.ArgumentError, match="shard="):
         images(bounded()).ragged_batch(4).loader(shard=(0, 2))
