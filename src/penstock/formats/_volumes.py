@@ -31,8 +31,9 @@ def from_zarr(
     the store is one array, the row. Numbers come as the store has them; the log names those that xarray packed, which
     `from_xarray` decodes. `patches`, directly after it, and `shuffle(window="chunks")` read chunks.
 
-    Random access: yes. Order: that of the arrays. Memory: the rows that are read; the chunks that they touch while
-    these are decoded. Each process opens the store for itself.
+    Random access: yes. Order: that of the arrays. Memory: the rows that are read; of local arrays in compressed
+    chunks up to 128 MiB of decoded ones, which worker processes share; of others the chunks that the rows touch. Each
+    process opens the store for itself.
 
     Args:
         path: A folder, a `.zip`, a URL (`s3://`, `gs://`, `https://`); or an open group or array of zarr. A single open

@@ -444,7 +444,10 @@ class NamedSource(Source):
     def parts(self) -> PartSizes | None:
         """The rows of chunks; None if they are not compressed, too small to gain anything, or too large to keep two."""
         spec, rows = self.element_spec, self.chunk_shape[0] if self.chunk_shape else 0
-        if not self.is_packed or rows < 2 or not self.count or not isinstance(spec, ArraySpec):
+        if not self.is_packed or rows < 2 or not self.count:
+            return None
+        assert isinstance(spec, ArraySpec)
+        if not spec.dtype.itemsize:  # text
             return None
         bounds = np.append(np.arange(0, self.count, rows), self.count)
         nbytes = spec.nbytes * np.diff(bounds)

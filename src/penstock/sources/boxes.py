@@ -116,18 +116,10 @@ class OpenBoxes:
 
     def _fill(self, start: list[int], patch: npt.NDArray[Any]) -> None:
         """Writes a patch, of all axes: the part of each chunk that it has."""
-        source, ends = self._source, [at + size for at, size in zip(start, self._source.sizes, strict=True)]
-        if source.inner.chunk_shape is None:
-            patch[...] = self._part(tuple(map(slice, start, ends)))
-            return
-        spans = [range(at // n, -(-end // n)) for at, end, n in zip(start, ends, source.inner.chunk_shape, strict=True)]
-        for place in itertools.product(*spans):
-            chunk = self._chunk(place)
-            firsts = [number * n for number, n in zip(place, source.inner.chunk_shape, strict=True)]
-            low = list(map(max, start, firsts))
-            high = [min(end, first + n) for end, first, n in zip(ends, firsts, chunk.shape, strict=True)]
-            to = tuple(slice(a - at, b - at) for a, b, at in zip(low, high, start, strict=True))
-            patch[to] = chunk[tuple(slice(a - at, b - at) for a, b, at in zip(low, high, firsts, strict=True))]
+        if self._source.inner.chunk_shape is not None:
+            fill_box(patch, start, self._source.inner.chunk_shape, self._chunk)
+        else:
+            patch[...] = self._part(tuple(slice(at, at + size) for at, size in zip(start, patch.shape, strict=True)))
 
     def _read_chunk(self, place: tuple[int, ...]) -> npt.NDArray[Any]:
         """Reads the chunk with these numbers along the axes."""
@@ -141,6 +133,31 @@ class OpenBoxes:
         self._chunk.cache_clear()
         if self._opened is not self._source.inner:
             self._opened.close()
+
+
+def fill_box(
+    out: npt.NDArray[Any],
+    start: Sequence[int],
+    chunk_shape: Sequence[int],
+    chunk_of: Callable[[tuple[int, ...]], npt.NDArray[Any]],
+) -> None:
+    """Writes a box of an array: the part of each chunk that it has.
+
+    Args:
+        out: Gets the box.
+        start: Where it begins.
+        chunk_shape: The sizes of a chunk.
+        chunk_of: Returns the chunk with these numbers along the axes.
+    """
+    ends = [at + size for at, size in zip(start, out.shape, strict=True)]
+    spans = [range(at // n, -(-end // n)) for at, end, n in zip(start, ends, chunk_shape, strict=True)]
+    for place in itertools.product(*spans):
+        chunk = chunk_of(place)
+        firsts = [number * n for number, n in zip(place, chunk_shape, strict=True)]
+        low = list(map(max, start, firsts))
+        high = [min(end, first + n) for end, first, n in zip(ends, firsts, chunk_shape, strict=True)]
+        to = tuple(slice(a - at, b - at) for a, b, at in zip(low, high, start, strict=True))
+        out[to] = chunk[tuple(slice(a - at, b - at) for a, b, at in zip(low, high, firsts, strict=True))]
 
 
 def box_text(source: object, box: tuple[slice, ...]) -> str:

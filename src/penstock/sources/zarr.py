@@ -7,9 +7,11 @@ its metadata have changed or are missing. In other stores it is checked after a 
 
 import math
 import os
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, final
+from typing import Any, Final, final
 
+import numcodecs
 import numpy as np
 import numpy.typing as npt
 import zarr
@@ -21,7 +23,10 @@ from penstock.base._spec import ArraySpec
 from penstock.memory._rows import Indices
 from penstock.sources._remote import insist
 from penstock.sources.arrays import NamedSource
-from penstock.sources.boxes import BoxSource, box_text
+from penstock.sources.boxes import BoxSource, box_text, fill_box
+
+_CODECS: Final = ("blosc", "gzip", "zstd")
+"""Compressions that numcodecs decodes without settings."""
 
 
 @final
@@ -46,12 +51,14 @@ class ZarrSource(NamedSource):
             dtype = dtype.newbyteorder("<")
         self.element_spec = ArraySpec(array.shape[1:], dtype)
         self.chunk_shape = tuple(array.chunks)  # in a shard too, each can be read alone
-        self._chunk_nbytes: int = math.prod(array.chunks) * array.dtype.itemsize
+        self.chunk_nbytes: int = math.prod(array.chunks) * array.dtype.itemsize
+        # Of a server, zarr requests many chunks at once.
+        self.is_packed = bool(array.compressors or array.filters) and not self.is_remote
 
     @property
     def kept_nbytes(self) -> int:
         """The memory of a chunk, which is decoded as a whole, as the metadata say."""
-        return self._chunk_nbytes
+        return self.chunk_nbytes
 
     def __str__(self) -> str:
         return str(self._store) + f"/{self._path}" * bool(self._path)
@@ -115,7 +122,13 @@ class OpenZarrSource:
 
     def __init__(self, source: ZarrSource) -> None:
         self._source = source
-        self._known = source.version(), source.find()
+        self._open(source.version())
+
+    def _open(self, version: Stamp | None) -> Any:
+        array = self._source.find()
+        self._known = version, array
+        self._read_chunk = _chunk_reader(array)
+        return array
 
     def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
         """Reads the rows in one call, so that each chunk is decoded once."""
@@ -133,17 +146,34 @@ class OpenZarrSource:
     def part(self, box: tuple[slice, ...]) -> npt.NDArray[Any]:
         """Reads a box of the array."""
         array = self._array()
-        found: npt.NDArray[Any] = insist(lambda: array[box], lambda: box_text(self._source, box))
+        found: npt.NDArray[Any] = insist(lambda: self._read(array, box), lambda: box_text(self._source, box))
         if self._source.may_vanish and _has_empty_row(found, array.fill_value):
             self._source.find()
         return found
+
+    def decode(self, part: int) -> npt.NDArray[Any]:
+        """Reads a row of chunks."""
+        spec = self._source.element_spec
+        assert isinstance(spec, ArraySpec)
+        box = slice(*self._source.rows_of(part)), *(slice(0, size) for size in spec.shape)
+        return self.part(box).astype(spec.dtype, copy=False)
+
+    def _read(self, array: Any, box: tuple[slice, ...]) -> npt.NDArray[Any]:
+        if self._read_chunk is None:
+            return array[box]  # type: ignore[no-any-return]
+        start, shape = [each.start for each in box], [each.stop - each.start for each in box]
+        if all(at % n == 0 and size <= n for at, size, n in zip(start, shape, array.chunks, strict=True)):
+            chunk = self._read_chunk(tuple(at // n for at, n in zip(start, array.chunks, strict=True)))
+            return chunk[tuple(map(slice, shape))]
+        out = np.empty(shape, array.dtype)
+        fill_box(out, start, array.chunks, self._read_chunk)
+        return out
 
     def _array(self) -> Any:
         """The array, opened again if its metadata have changed."""
         version, array = self._known
         if (now := self._source.version()) != version:
-            array = self._source.find()
-            self._known = now, array
+            array = self._open(now)
         return array
 
     def close(self) -> None:
@@ -151,6 +181,39 @@ class OpenZarrSource:
         store = self._known[1].store
         if isinstance(store, ZipStore) and store.read_only:
             store.close()
+
+
+def _chunk_reader(array: Any) -> Callable[[tuple[int, ...]], npt.NDArray[Any]] | None:
+    """Returns what reads the chunk with these numbers along the axes, on the calling thread; None if only zarr does.
+
+    Zarr hands each chunk from thread to thread several times, which takes as long as to decode it.
+    """
+    about, store = array.metadata, array.store
+    dtype, shape = array.dtype, array.chunks
+    if not isinstance(store, LocalStore):
+        return None
+    if about.zarr_format == 2:
+        if about.filters or about.compressor is None or about.order != "C":
+            return None
+        decode = about.compressor.decode
+    else:
+        first, *others = (each.to_dict() for each in about.codecs)
+        if first["name"] != "bytes" or [each["name"] in _CODECS for each in others] != [True]:
+            return None
+        dtype = dtype.newbyteorder(first.get("configuration", {}).get("endian", "="))
+        decode = numcodecs.get_codec({"id": others[0]["name"]}).decode
+    folder = os.path.join(store.root, array.path)
+    fill = about.fill_value
+
+    def read(place: tuple[int, ...]) -> npt.NDArray[Any]:
+        try:
+            with open(os.path.join(folder, about.encode_chunk_key(place)), "rb") as file:
+                content = file.read()
+        except FileNotFoundError:
+            return np.full(shape, 0 if fill is None else fill, dtype)
+        return np.frombuffer(decode(content), dtype).reshape(shape)
+
+    return read
 
 
 def _require_no_code(array: Any) -> None:
