@@ -35,6 +35,7 @@ PLANS: dict[str, ps.Dataset] = {
     "buckets": ps.range(300).map(sequence).shuffle(seed=1).bucket_by_length(lengths=LENGTHS, max_tokens=90),
     "padded": ps.range(50).map(sequence).padded_batch(3),
     "boxes": ps.range(57).shuffle(seed=2).batch(4).map(boxes, element_spec=BOXES),
+    "ragged": ps.range(50).map(sequence, element_spec=ps.ArraySpec((None,), "int64")).shuffle(1).ragged_batch(3),
     "packs": ps.range(300).map(sequence).shuffle(seed=1).pack(40, lengths=LENGTHS, fit="best").batch(4),
     "windows": ps.from_arrays(np.arange(60)).windows(5).batch(4),
     "random": ps.range(50).random_map(lambda x, rng: x + rng.integers(1000)).batch(3),
@@ -201,6 +202,20 @@ def test_the_log_says_that_each_rank_reads_all_of_a_stream(caplog: pytest.LogCap
         "batch(3) is a stream, so each of 3 ranks reads all of it, and leaves out the batches of the others. The "
         "elements of 3 batches wait in memory for a step."
     )
+
+
+def test_errors_of_copied_files_have_that_number(tmp_path: Any) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((40, 1000)))
+    dataset = ps.from_npy(tmp_path / "x.npy").batch(2)
+    with dataset.loader("threads", prefetch=1, shard=(1, 4), whole_batches=True) as loader:
+        found = iter(loader)
+        next(found)
+        with open(tmp_path / "x.npy", "r+b") as file:
+            file.truncate(100)
+        with pytest.raises(ps.SourceError) as caught:
+            list(found)
+    (note,) = (note for note in caught.value.__notes__ if note.startswith("This was in batch "))
+    assert int(note.split()[4]) in (5, 9, 13, 17), note
 
 
 @pytest.mark.parametrize("executor", ["inline", "threads"])

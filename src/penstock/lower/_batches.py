@@ -271,7 +271,7 @@ class ParallelProgram(Program):
                 break
             (node,) = node.inputs
         return SpecError(
-            f"Batch {index} of epoch {epoch} needs {needed_count} elements of a stream that ended after {length}. "
+            f"B{self.name(epoch, index)[1:]} needs {needed_count} elements of a stream that ended after {length}. "
             f"{node.label} has fewer elements than its length says."
         )
 
@@ -359,7 +359,7 @@ class ParallelProgram(Program):
         Raises:
             Exception: The error of a source or a function, with a note that names the batch.
         """
-        place = f" in {self._name(unit)}"
+        place = f" in {self.name(unit.epoch, unit.index)}"
         try:
             if self.spans is not None:
                 reader = self._reader_at(reader, unit)
@@ -471,17 +471,16 @@ class ParallelProgram(Program):
             epoch, index = self.next_position(epoch, index)
         return positions
 
-    def _name(self, unit: Unit) -> str:
-        """The batch of a unit, by its number among those of all ranks."""
-        index, node = unit.index, self.at(unit.length)
-        if isinstance(node, OwnBatches):
-            (index,) = node.numbers(np.array([index])).tolist()
-        return f"batch {index} of epoch {unit.epoch}"
+    def name(self, epoch: int, index: int) -> str:
+        """A batch for messages, by its number among those of all ranks: `batch 3 of epoch 0`."""
+        if isinstance(self.node, OwnBatches):
+            (index,) = self.node.numbers(np.array([index])).tolist()
+        return f"batch {index} of epoch {epoch}"
 
     def describe(self, unit: Unit) -> str:
         """Describes a unit for messages: `batch 3 of epoch 0, made of row 96 of ds.npy`."""
         rows = self.row_count(unit.epoch, unit.index, unit.length)
-        batch = self._name(unit)
+        batch = self.name(unit.epoch, unit.index)
         if rows is None or rows <= 1:
             return f"{batch}{origins(self.node, unit.epoch, unit.index)}"
         made_of = origins(self.node, unit.epoch, unit.index, slice(min(unit.start, rows - 1), unit.stop))

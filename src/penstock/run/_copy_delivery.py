@@ -198,7 +198,7 @@ class CopyDelivery(DeliveryBase):
                 self._tables.require_same(parts)  # type: ignore[union-attr]
             except SourceError as error:
                 self.ring.give_back(slot)
-                raise _in_batch(error, position) from None
+                raise _in_batch(error, self._program, position) from None
         return self.ring.hand_out(slot)
 
     def _end(self, job: int, parts: Parts) -> None:
@@ -273,7 +273,7 @@ class CopyDelivery(DeliveryBase):
         except PenstockError as error:
             self._tables.end(self._job)
             self.ring.give_back(slot)
-            raise _in_batch(error, position) from None
+            raise _in_batch(error, self._program, position) from None
         return [copy for copy in copies if self._sources[copy[0]] is not None]
 
     def _compute(self, position: Position) -> None:
@@ -317,7 +317,7 @@ class CopyDelivery(DeliveryBase):
                 for array in arrays if is_start else ():  # later, the engine goes on with the files that it opened
                     _require_same(self._copies.arrays[array], rows)
             except PenstockError as error:
-                raise _in_batch(error, position) from None
+                raise _in_batch(error, self._program, position) from None
             self._engine.advise([self._sources[array] for array in arrays], rows)
         return []
 
@@ -350,7 +350,7 @@ class CopyDelivery(DeliveryBase):
             found = self._tables.read_error(error.source, error)  # type: ignore[union-attr, arg-type]
         if isinstance(file, SparseRows):
             found = file.error_of(error)
-        return _in_batch(found, position)
+        return _in_batch(found, self._program, position)
 
     def _deadline_error(self, position: Position, timeout_s: float) -> DeadlineError:
         paths = {path for array in self._copies.arrays for path in _paths(array)}
@@ -405,8 +405,8 @@ class CopyDelivery(DeliveryBase):
         return ended
 
 
-def _in_batch(error: E, position: Position) -> E:
-    error.add_note(f"This was in batch {position[1]} of epoch {position[0]}.")
+def _in_batch(error: E, program: ParallelProgram, position: Position) -> E:
+    error.add_note(f"This was in {program.name(*position)}.")
     return error
 
 

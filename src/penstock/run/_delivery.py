@@ -286,7 +286,7 @@ class Delivery(DeliveryBase, LocalClient):
 
     def _deadline_error(self, timeout_s: float) -> DeadlineError:
         with self._lock:
-            epoch, index = self._scheduler.waiting_for
+            name = self._program.name(*self._scheduler.waiting_for)
         # The others read.
         places = [place_of(status, self._program.node) for status in self.statuses() if status[0]]
         stacks = self._executor.stuck()
@@ -298,7 +298,7 @@ class Delivery(DeliveryBase, LocalClient):
             stacks += self._parts.stuck()
         at = "; ".join(places) or "the sources"
         return DeadlineError(
-            f"No worker got on for timeout_s={timeout_s:g} s, while batch {index} of epoch {epoch} was waited "
+            f"No worker got on for timeout_s={timeout_s:g} s, while {name} was waited "
             f"for. They are at: {at}.\n{''.join(stacks)}If that is how long it takes, raise "
             "timeout_s. The loader is closed; a thread that never returns cannot be stopped and stays behind."
         )
