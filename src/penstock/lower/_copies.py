@@ -143,7 +143,8 @@ class CopyPlan:
             for number in range(start // each, -(-(start + len(rows)) // each)):
                 begin, end = max(0, number * each - start), min(len(rows), (number + 1) * each - start)
                 theirs, first = rows[begin:end], start + begin - number * each
-                batches[number] += [(array, leaf, theirs, None, first) for array, leaf in pairs]
+                for array, leaf in pairs:
+                    batches[number].append((array, leaf, theirs, None, first))
             return
         places = positions_of(read.rows, room)
         owners = places // each
@@ -156,7 +157,8 @@ class CopyPlan:
             number = int(owners[begin])
             mine, theirs = places[begin:end] - number * each, rows[begin:end]
             if self._is_whole:
-                batches[number] += [(array, leaf, theirs, mine, 0) for array, leaf in pairs]
+                for array, leaf in pairs:
+                    batches[number].append((array, leaf, theirs, mine, 0))
                 continue
             part = each // self._most_rows  # such rows in a row of a batch
             for array, leaf in pairs:

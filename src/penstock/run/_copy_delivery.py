@@ -163,7 +163,8 @@ class CopyDelivery(DeliveryBase):
 
     def _take(self, position: Position, timeout_s: float) -> Tree:
         pending = self._pending
-        if self._next_position == position:
+        following = pending or self._ahead
+        if following and following[0][0] == position:
             self._issue()
         else:
             self._start(position)
@@ -184,7 +185,8 @@ class CopyDelivery(DeliveryBase):
             is_cut_off = True
         except CopyError as error:
             pending.popleft()
-            self._end(job, parts)
+            if parts:
+                self._tables.end(job)  # type: ignore[union-attr]
             self.ring.give_back(slot)
             raise self._error(error, position) from error
         if is_cut_off:
@@ -192,18 +194,14 @@ class CopyDelivery(DeliveryBase):
             self._abandon()
             return self._take(position, timeout_s)
         pending.popleft()
-        self._end(job, parts)
         if parts:
+            self._tables.end(job)  # type: ignore[union-attr]
             try:
                 self._tables.require_same(parts)  # type: ignore[union-attr]
             except SourceError as error:
                 self.ring.give_back(slot)
                 raise _in_batch(error, self._program, position) from None
         return self.ring.hand_out(slot)
-
-    def _end(self, job: int, parts: Parts) -> None:
-        if self._tables is not None and parts:
-            self._tables.end(job)
 
     def _start(self, position: Position) -> None:
         """Begins again at a position."""

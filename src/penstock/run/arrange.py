@@ -204,7 +204,7 @@ class Arrangement:
         """The step that takes whole batches in turn with other ranks, if ranks do not share rows."""
         return self.plan if isinstance(self.plan, OwnBatches) else None
 
-    @property
+    @cached_property
     def batch_first(self) -> BatchFirst | None:
         """The step that moved the axis of elements to the front of batches, whose batches move back when delivered."""
         return self.plan if isinstance(self.plan, BatchFirst) else None
