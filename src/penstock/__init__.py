@@ -14,6 +14,7 @@ A map of the package. Imports run downwards. The core:
     _images.py  _image_labels.py                     the same for images, and the labels of their files
     _loader.py      a dataset being run
     _replay.py      elements that failed in a run
+    _random_patch.py  parts of arrays at random places
     _headroom.py    what a training loop could gain from a faster input
     _statistics.py  mean, deviation and bounds of all elements, by `reduce` (_reduce.py)
     run/            arrange.py, the one door from a plan to what runs it; delivery, executors, the pool of processes
@@ -71,6 +72,7 @@ from penstock._images import (
     image_dataset_from_directory as image_dataset_from_directory,
 )
 from penstock._loader import Loader as Loader
+from penstock._random_patch import RandomPatch as RandomPatch
 from penstock._replay import Replayed as Replayed, replay as replay
 from penstock._show import show as show
 from penstock._statistics import Statistics as Statistics, statistics as statistics
