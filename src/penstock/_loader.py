@@ -692,8 +692,9 @@ def _require_steps(node: Node, options: LoaderOptions) -> None:
     if options.uneven == "refuse" and isinstance(length, int) and length < count * step_size:
         each = "a whole batch" if step_size == 1 else f"{step_size} whole batches"
         raise ArgumentError(
-            f"An epoch has {_counted(length, 'batch')}, too few for {each} for each of {count} ranks. Use smaller "
-            "batches, or repeat() before them; or uneven='pad', which gives a rank without one the weight 0."
+            f"An epoch has {length:,} batch{'' if length == 1 else 'es'}, too few for {each} for each of {count} "
+            "ranks. Use smaller batches, or repeat() before them; or uneven='pad', which gives a rank without one the "
+            "weight 0."
         )
     if count > 1 and node.access == "stream":
         _log.warning(
@@ -703,10 +704,6 @@ def _require_steps(node: Node, options: LoaderOptions) -> None:
             count,
             count * step_size,
         )
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 'es'}"
 
 
 def _require_elements(node: Node) -> None:
