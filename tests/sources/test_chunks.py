@@ -151,6 +151,50 @@ def test_a_broken_chunk_is_the_error_of_its_elements(how: str, tmp_path: Path) -
         taken.extend(len(batch) for batch in loader)
 
 
+def test_a_broken_chunk_of_zarr_names_its_rows(tmp_path: Path) -> None:
+    ds = ps.from_source(zarr(tmp_path)).map(tripled).batch(10)
+    (tmp_path / "a.zarr" / "c" / "2" / "1" / "0").write_bytes(b"nothing that zstd knows")
+    text = r"a\.zarr\[100:150, 0:20, 0:20\]: RuntimeError: (.|\n)*in batch 10 of epoch 0"
+    with ds.loader("threads") as loader, pytest.raises(ps.SourceError, match=text):
+        assert all(len(batch) == 10 for batch in loader)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"zarr_format": 2},
+        {"zarr_format": 2, "order": "F"},
+        {"zarr_format": 2, "dtype": ">f4"},
+        {"dtype": ">f4"},
+        {"dtype": "u1"},
+        {"compressors": "blosc"},
+        {"compressors": "gzip"},
+        {"filters": "transpose"},
+        {"shards": (100, 20, 20)},
+        {"fill_value": 7},
+    ],
+    ids=str,
+)
+def test_zarr_is_read_as_by_zarr(options: dict[str, Any], tmp_path: Path) -> None:
+    """Chunks that numcodecs decodes, and those that only zarr does. The last row of chunks is missing."""
+    codecs = pytest.importorskip("zarr").codecs
+    made = {
+        "blosc": codecs.BloscCodec(),
+        "gzip": codecs.GzipCodec(),
+        "transpose": [codecs.TransposeCodec(order=(2, 0, 1))],
+    }
+    source = zarr(tmp_path, rows=100, **{name: made.get(str(value), value) for name, value in options.items()})
+    for path in (tmp_path / "a.zarr").rglob("*"):
+        if path.is_file() and "2" in (path.parent.parent.name, path.name[:1], path.parent.name):
+            path.unlink()
+    array = source.find()
+    whole = array[...]
+    assert (whole[:200] == CONTENT[:200]).all()
+    assert (np.stack(list(ps.from_source(source))) == whole).all()
+    patches = ps.from_source(source).patches((30, 7, 20), stride=(30, 7, 1))
+    assert (patches[3] == whole[30:60, 7:14]).all()
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("leaves_nothing_behind")
 def test_memory_of_parts_counts_once_however_many_processes_read(tmp_path: Path) -> None:

@@ -57,7 +57,11 @@ class DecodedParts:
             with cache.use(part) as leaves:
                 for arrays, inside, rows in wanted[part]:
                     for array, leaf in zip(arrays, leaves, strict=True):
-                        array[rows] = _copied(leaf[inside]) if leaf.dtype.hasobject else leaf[inside]
+                        if isinstance(rows, slice) and not leaf.dtype.hasobject:
+                            # In place, which `clip` means here. An assignment copies twice.
+                            leaf.take(inside, axis=0, out=array[rows], mode="clip")
+                        else:
+                            array[rows] = _copied(leaf[inside]) if leaf.dtype.hasobject else leaf[inside]
 
     def close(self) -> None:
         """Drops what was decoded, and closes what was opened."""
