@@ -96,6 +96,15 @@ def test_no_two_shards_draw_the_same_whatever_is_between() -> None:
     assert [int(x) for x in both] == [int(x) for x in one.random_map(drawn)]
 
 
+@pytest.mark.parametrize("read", [list, lambda ds: list(ds.loader())], ids=["iterated", "loaded"])
+def test_rows_that_are_read_alone_draw_as_rows_of_whole_elements(read: Any) -> None:
+    arrays = ps.from_arrays(np.zeros((12, 2, 3)))
+    alone = arrays.shard(1, 2).shard(1, 3).unbatch().random_map(drawn)
+    whole = arrays.map(np.copy).shard(1, 2).shard(1, 3).unbatch().random_map(drawn)
+    assert list(map(int, read(alone))) == list(map(int, read(whole)))
+    assert len(set(map(int, read(alone)))) == 4
+
+
 def test_a_cache_that_is_complete_changes_no_numbers() -> None:
     plan = ps.range(10).shard(1, 3).map(lambda x: x * 2)
     with plan.random_map(drawn).loader("inline") as loader:

@@ -399,6 +399,15 @@ class MovedRows(Reorder, ManyInputs):
         """If the step does."""
         return self.step.redraws
 
+    @cached_property
+    def randomness(self) -> Randomness:
+        """Rows draw by the numbers that they have without this step, which `shard` changes; see `Slice`."""
+        below, step = (
+            Node.randomness.func(self),
+            self.step.randomness,
+        )  # not `super()`, which would keep its answer here
+        return below._replace(first=below.number_of(step.first), stride=below.stride * step.stride)
+
     @property
     def spread(self) -> float:  # type: ignore[override]
         """The rows of the elements among which the step takes some; 1 if it takes them in order."""
