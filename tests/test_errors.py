@@ -97,14 +97,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         r"/nowhere/ds\.npy cannot be read: No such file or directory\.",
     ),
     "paths": (
-        lambda: ps.from_npy(["a.npy", "b.npy"]),
-        TypeError,
-        r"from_npy\(\) needs a path, got a list\. For several files side by side: penstock\.from_npy\(.* One after .*",
+        lambda: ps.from_npy(["/nowhere/a.npy", 3]),
+        OSError,
+        r"/nowhere/a\.npy cannot be read: No such file or directory\.",
     ),
     "pattern": (
         lambda: ps.from_npy("/nowhere/*.npy"),
         OSError,
-        r"/nowhere/\*\.npy cannot be read: No such file or directory\. from_npy\(\) reads one file\. For several .*",
+        r"No file fits the pattern /nowhere/\*\.npy\.",
     ),
     "file at home": (
         lambda: ps.from_npy("~/ds.npy"),
