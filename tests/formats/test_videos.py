@@ -471,7 +471,7 @@ def test_every_executor_gives_the_same_frames_and_resumes(executor, tmp_path, wo
 def test_threads_share_an_open_source_and_few_decoders_wait(tmp_path):
     paths = [written(tmp_path / f"{number}.mp4", 5, first=10 * number) for number in range(12)]
     frames = np.concatenate([decoded(path) for path in paths])
-    eight = 8 * (20 * HEIGHT * WIDTH * 3 // 2 + (16 << 10))  # frames, and a buffer of the file
+    eight = 8 * ((1 << 20) + 20 * HEIGHT * WIDTH * 3 // 2 + (16 << 10))  # frames, and a buffer of the file
     source = ps.from_videos(paths)._node.data.selected(["frame"]).with_cache_limit(eight)
     opened, wrong = source.open(), []
     assert source.kept_nbytes == eight
@@ -694,7 +694,7 @@ def test_frames_that_are_kept_are_bounded(tmp_path):
     paths = [written(tmp_path / f"{number}.mp4", 40, first=50 * number, gop=20) for number in range(3)]
     frames = np.concatenate([decoded(path) for path in paths])
     source = ps.from_videos(paths)._node.data.selected(["frame"])
-    decoder = 20 * HEIGHT * WIDTH * 3 // 2 + (16 << 10)
+    decoder = (1 << 20) + 20 * HEIGHT * WIDTH * 3 // 2 + (16 << 10)
     assert source.kept_nbytes == 3 * decoder + 120 * source.frame_nbytes
     few = source.with_cache_limit(decoder + 10 * source.frame_nbytes)
     assert (few.most_idle, few.most_ahead) == (1, 10)
@@ -753,12 +753,13 @@ def test_the_next_uses_of_elements_are_those_of_the_order_across_epochs(batch_co
         assert all(a == b or b == FAR for a, b in zip(found.tolist(), first, strict=True))
         films = ahead.next_uses_of_parts(now, np.arange(3), np.full(3, now))
         assert films.tolist() == [found[:10].min(), found[10:25].min(), found[25:].min()]
-        elements, uses = ahead.wanted(now, np.array([0, 25]), np.array([10, 40]))
+        elements, uses, lasts = ahead.wanted(now, np.array([0, 25]), np.array([10, 40]))
         assert (np.diff(elements) > 0).all()
         assert not ((elements >= 10) & (elements < 25)).any()
         assert (found[elements] == uses).all()
         assert set(np.flatnonzero(found == now)) - set(range(10, 25)) <= set(elements)
-        assert (uses < now + ahead._term).all()
+        assert (uses <= lasts).all()
+        assert (lasts < now + ahead._term).all()
 
 
 class Ordered:

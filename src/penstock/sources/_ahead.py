@@ -54,7 +54,7 @@ class Ahead:
         """Returns the number of a batch."""
         return position[0] * self._end + position[1]
 
-    def wanted(self, now: int, begins: Indices, ends: Indices) -> tuple[Indices, Indices]:
+    def wanted(self, now: int, begins: Indices, ends: Indices) -> tuple[Indices, Indices, Indices]:
         """Returns the elements of groups that are wanted from a batch on, until the term of their group ends.
 
         Args:
@@ -63,7 +63,7 @@ class Ahead:
             ends: Their ends.
 
         Returns:
-            The elements, ascending; and the number of the first batch that wants each.
+            The elements, ascending; the number of the first batch that wants each; and that of the last of its term.
         """
         phases = (begins * _SPREAD & 0xFFFFFFFF) * self._term >> 32
         lasts = now + self._term - 1 - (now + phases) % self._term
@@ -73,11 +73,10 @@ class Ahead:
         counts = stops - starts
         places = np.repeat(stops - counts.cumsum(), counts) + np.arange(counts.sum())
         elements, batches = np.divmod(keys[places], width)
-        batches += begin
-        is_in = (batches >= now) & (batches <= np.repeat(lasts, counts))
-        elements, batches = elements[is_in], batches[is_in]
-        is_first = np.diff(elements, prepend=-1) > 0
-        return elements[is_first], batches[is_first]
+        batches, lasts = batches + begin, np.repeat(lasts, counts)
+        is_in = (batches >= now) & (batches <= lasts)
+        is_in[is_in] = np.diff(elements[is_in], prepend=-1) > 0
+        return elements[is_in], batches[is_in], lasts[is_in]
 
     def next_uses(self, now: int, elements: Indices) -> Indices:
         """Returns the number of the first batch from one on that wants each element; `FAR` if none in sight does."""
