@@ -37,6 +37,7 @@ from penstock.plan._node import (
     finite_length,
     history,
     located,
+    randomness_below,
     walk,
     working_memory,
 )
@@ -402,10 +403,7 @@ class MovedRows(Reorder, ManyInputs):
     @cached_property
     def randomness(self) -> Randomness:
         """Rows draw by the numbers that they have without this step, which `shard` changes; see `Slice`."""
-        below, step = (
-            Node.randomness.func(self),
-            self.step.randomness,
-        )  # not `super()`, which would keep its answer here
+        below, step = randomness_below(self), self.step.randomness
         return below._replace(first=below.number_of(step.first), stride=below.stride * step.stride)
 
     @property

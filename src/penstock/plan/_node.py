@@ -247,10 +247,7 @@ class Node(ABC):
     @cached_property
     def randomness(self) -> Randomness:
         """What differs from epoch to epoch."""
-        below = [node.randomness for node in self.inputs]
-        reorders = self.redraws or any(each.reorders for each in below)
-        widest = max(below, key=lambda each: each.stride, default=Randomness())
-        return widest._replace(depth=max((each.depth for each in below), default=0), reorders=reorders)
+        return randomness_below(self)
 
     def unshuffled(self) -> "tuple[Node, int, bool] | None":
         """The same elements, each once, in an order that stays; the seed of theirs; and whether that moves them little.
@@ -502,6 +499,14 @@ class Reorder(Node):
         """`demand` of one element: the input's number, and its epoch and index there."""
         (need,) = self.demand(epoch, np.array([index], np.int64))
         return need.input, need.epoch, int(need.indices[0])
+
+
+def randomness_below(node: Node) -> Randomness:
+    """That of a node which draws nothing itself: the inputs', and whether it redraws."""
+    below = [each.randomness for each in node.inputs]
+    reorders = node.redraws or any(each.reorders for each in below)
+    widest = max(below, key=lambda each: each.stride, default=Randomness())
+    return widest._replace(depth=max((each.depth for each in below), default=0), reorders=reorders)
 
 
 def located(node: Node) -> str:
