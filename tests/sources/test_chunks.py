@@ -10,6 +10,7 @@ import pytest
 import penstock as ps
 from penstock.plan._parted import PartSizes
 from penstock.sources.arrays import LEAST_PART_NBYTES, NamedSource
+from penstock.testing import SourceTests
 
 COUNT, ROWS, SHAPE = 220, 50, (20, 20)
 CONTENT = np.random.default_rng(0).integers(0, 9, (COUNT, *SHAPE)).astype("f4")
@@ -43,6 +44,16 @@ def zarr(path: Path, content: Any = CONTENT, rows: int = ROWS, **options: Any) -
 
 
 KINDS = {"hdf5": hdf5, "zarr": zarr}
+
+
+class TestArrays(SourceTests):
+    @pytest.fixture
+    def expected(self) -> Any:
+        return CONTENT
+
+    @pytest.fixture(params=KINDS)
+    def source(self, request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+        return KINDS[request.param](tmp_path)
 
 
 class Counted(ps.Source):
