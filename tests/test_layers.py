@@ -115,6 +115,7 @@ OPTIONAL = {
     "torch": ("adapters/torch.py", "adapters/_torch_device.py", "adapters/keras.py"),
     "jax": ("adapters/jax.py", "adapters/keras.py"),
     "h5py": ("sources/hdf5.py", "sources/_hdf5files.py", "commands/_stores.py"),
+    "numcodecs": ("sources/zarr.py",),
     "zarr": ("sources/zarr.py", "formats/zarr.py", "commands/_stores.py"),
     "xarray": ("formats/xarray.py", "commands/_stores.py"),
     "soundfile": ("audio/",),
