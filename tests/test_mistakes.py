@@ -157,7 +157,7 @@ MISTAKES = [
     ),
     (
         "ps.range(9).batch(2, True)",
-        "batch() takes size by position, and by name: drop_remainder, max_tokens, lengths.",
+        "batch() takes size by position, and by name: drop_remainder, max_tokens, lengths, cost.",
     ),
     (
         "ps.range(9).batch(batch_size=3, num_workers=2)",

@@ -398,11 +398,11 @@ def test_an_url_without_an_object_or_a_bucket_is_refused(s3, url, said):
         ps.from_tar(url)
 
 
-def test_an_array_of_several_objects_is_refused(s3):
-    for name in ("a.npy", "b.npy"):
-        s3.put(f"several/{name}", b"")
-    with pytest.raises(ps.SourceError, match=r"stands for 2 files\. from_npy\(\) reads one file"):
-        ps.from_npy("s3://bucket/several/*.npy")
+def test_arrays_of_several_objects_follow_each_other(s3):
+    for number, name in enumerate(("a.npy", "b.npy")):
+        np.save(file := io.BytesIO(), np.arange(3) + 10 * number)
+        s3.put(f"several/{name}", file.getvalue())
+    assert list(ps.from_npy("s3://bucket/several/*.npy")) == [0, 1, 2, 10, 11, 12]
 
 
 def test_marks_of_folders_are_no_files(s3):
