@@ -136,9 +136,8 @@ def test_a_row_with_another_number_of_columns_than_of_values_is_an_error_with_th
 
 
 def test_ranks_are_told_to_share_rows_before():
-    with pytest.raises(
-        ps.ArgumentError, match=r"shard=\(0, 2\) divides .*Give ranks whole batches: whole_batches=True"
-    ):
+    told = r"shard=\(0, 2\) divides .*Give ranks whole batches: whole_batches=True"
+    with pytest.raises(ps.ArgumentError, match=told):
         rows().csr_batch(4).loader(shard=(0, 2))
     parts = [rows().shard(rank, 2).csr_batch(2) for rank in range(2)]
     assert sum(len(dense_of(each)) for part in parts for each in part) == ROWS
