@@ -73,7 +73,7 @@ MAY_IMPORT = {
     | {"_loader", "_show", "_caching", "_reduce", "_labels", "_join", "_lengths", "_check", "sources", "image"},
     "_constructors": RUN | {"_dataset", "sources", "image"},
     "_image_labels": BASE,
-    "_random_patch": BASE,
+    "_random_patch": BASE | {"sources"},
     "_images": RUN | {"_dataset", "_image_labels", "sources", "image"},
     "formats": RUN | {"_dataset", "_constructors", "_image_labels", "_labels", "sources"},
     "ray": RUN,

@@ -75,5 +75,26 @@ def test_mistakes_say_what_to_write(tmp_path):
         patch(np.ones((3, 3)))
     with pytest.raises(ps.ArgumentError, match=r"the same 2 first sizes, but they are \[\(3, 3\), \(3, 4\)\]"):
         patch((np.ones((3, 3)), np.ones((3, 4))), rng)
-    with pytest.raises(ps.SourceError, match=r"reads \.npy files by their paths, and cannot open"):
+    with pytest.raises(ps.SourceError, match=r"none\.npy cannot be read: No such file"):
         patch(str(tmp_path / "none.npy"), rng)
+
+
+@pytest.mark.parametrize("order", "CF")
+def test_a_file_in_either_order_is_read(tmp_path, order):
+    whole = np.arange(60, dtype="i2").reshape(5, 4, 3)
+    np.save(tmp_path / "a.npy", np.asarray(whole, order=order))
+    part = ps.RandomPatch((2, 3))(tmp_path / "a.npy", np.random.default_rng(0))
+    z, y, _ = np.unravel_index(part.flat[0], whole.shape)
+    assert (part == whole[z : z + 2, y : y + 3]).all()
+
+
+def test_a_file_that_was_shortened_is_an_error_that_names_it(tmp_path):
+    path = tmp_path / "a.npy"
+    np.save(path, np.arange(10_000.0).reshape(100, 100))
+    from penstock import _random_patch
+
+    opened = _random_patch._opened(path)
+    with open(path, "r+b") as file:
+        file.truncate(20_000)
+    with pytest.raises(ps.SourceError, match=r"a\.npy was (shortened|replaced)"):
+        opened[slice(90, 100), slice(0, 100)]

@@ -6,9 +6,12 @@ from typing import Any, final
 
 import numpy as np
 
+from penstock import native
 from penstock.base import _tree
-from penstock.base._errors import ArgumentError, SourceError
+from penstock.base._errors import ArgumentError
 from penstock.base._tree import Tree
+from penstock.sources import npy
+from penstock.sources.files import file_source, read_error
 
 
 @final
@@ -26,7 +29,7 @@ class RandomPatch:
     Raises:
         ArgumentError: When called: there is no generator, arrays of one element differ along the axes of `shape`, or an
             array is smaller than `shape` and there is no `fill`.
-        SourceError: When called: a path is no `.npy` file.
+        SourceError: When called: a path is no `.npy` file, or it cannot be read.
 
     Example:
         >>> np.save("a.npy", np.zeros((9, 7))); np.save("b.npy", np.ones((5, 8)))
@@ -79,14 +82,30 @@ class RandomPatch:
         return np.pad(part, behind, constant_values=self.fill)
 
 
+@final
+class _NpyFile:
+    """The array in a `.npy` file, of which parts are read. No mapping: the file may be shortened meanwhile."""
+
+    def __init__(self, path: str) -> None:
+        self._file = npy.describe(path)
+        self.shape = self._file.shape
+
+    def __getitem__(self, box: tuple[slice, ...]) -> Any:
+        whole = tuple(slice(0, size) for size in self.shape[len(box) :])
+        ends = [range(size)[each] for size, each in zip(self.shape, (*box, *whole), strict=True)]
+        sizes = tuple(map(len, ends))
+        parts = self._file.patched(sizes, keeps_first=True)
+        if parts is None:  # in Fortran order, or without elements
+            return np.load(self._file.path)[box]
+        row = np.ravel_multi_index([each.start for each in ends], self.shape)
+        out = np.empty((1, *sizes), self._file.dtype)
+        try:
+            native.copy([(file_source(parts, 0, may_map=False), np.array([row], np.int64), out, None, None)])
+        except native.CopyError as error:
+            raise read_error(parts, error) from error
+        return out[0]
+
+
 def _opened(leaf: Any) -> Any:
     """An array that reads what is taken of it."""
-    if not isinstance(leaf, (str, os.PathLike)):
-        return leaf
-    try:
-        return np.load(leaf, mmap_mode="r")
-    except (OSError, ValueError) as error:
-        raise SourceError(
-            f"RandomPatch reads .npy files by their paths, and cannot open {os.fspath(leaf)}: {error}. Open files of "
-            "other kinds in the function that calls it."
-        ) from error
+    return _NpyFile(os.fspath(leaf)) if isinstance(leaf, (str, os.PathLike)) else leaf
