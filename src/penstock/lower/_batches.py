@@ -359,7 +359,6 @@ class ParallelProgram(Program):
         Raises:
             Exception: The error of a source or a function, with a note that names the batch.
         """
-        place = f" in {self.name(unit.epoch, unit.index)}"
         try:
             if self.spans is not None:
                 reader = self._reader_at(reader, unit)
@@ -374,10 +373,10 @@ class ParallelProgram(Program):
             if unit.announce[2] and not self._facts.traits.is_remote:
                 self._announce(reader, *unit.announce)
         except StopIteration as error:  # it would end the consumer's loop as if the epoch were complete
-            raise ElementError(f"A source raised StopIteration{place}.") from error
+            raise ElementError(f"A source raised StopIteration in {self.name(unit.epoch, unit.index)}.") from error
         except Exception as error:
             if not self.is_inner:
-                error.add_note(f"This was{place}.")
+                error.add_note(f"This was in {self.name(unit.epoch, unit.index)}.")
             raise
         return unit.stop - unit.start
 
