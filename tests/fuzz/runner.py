@@ -40,6 +40,8 @@ HANG_S = 20.0
 # Each takes some seconds, so a format has no more at a time.
 MOST_ENDED = 10
 KEPT = 3
+# NumPy's, of text of a fixed size with a number that is no character.
+_NO_CHARACTER = "invalid maximum character"
 
 
 @dataclass
@@ -122,7 +124,7 @@ class Bench:
         except OtherLibraryError:
             return "error"
         except Exception as caught:
-            if lacks_memory(caught):
+            if lacks_memory(caught) or _NO_CHARACTER in str(caught):
                 return "error"
             raise CaseError("another exception", _place_of(caught)) from caught
         if error is not None:
