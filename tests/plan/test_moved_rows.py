@@ -202,3 +202,13 @@ def test_failed_frames_are_left_out_alone(tmp_path):
         counts = Counter(len(batch) for batch in loader)
     assert counts.total() == 10
     assert sum(size * count for size, count in counts.items()) == 39
+
+
+def test_rows_of_what_a_batch_is_made_of_are_none_of_its_own():
+    x = np.arange(16.0).reshape(8, 2)
+    ds = ps.from_arrays((x, x[:, :1] * 2)).shuffle(1).batch(4).unbatch()  # elements have first axes of 2 and 1
+    expected = list(ps.from_arrays((x, x[:, :1] * 2)).shuffle(1))
+    with ds.batch(8).loader(executor="inline") as loader:
+        (batch,) = loader
+    np.testing.assert_array_equal(batch[0], [each[0] for each in expected])
+    np.testing.assert_array_equal(batch[1], [each[1] for each in expected])

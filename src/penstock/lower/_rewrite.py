@@ -114,15 +114,17 @@ def with_parts(plan: Node) -> Node:
         if isinstance(node, SourceNode):
             data = node.data.unstacked()
             return None if data is None else replace(node, data=data)
-        rows = tuple(each for each in map(rows_of, node.inputs) if each is not None)
-        if node.access == "stream" or not rows or len(rows) < len(node.inputs):
-            return None
-        if isinstance(node, Reorder) and node.moves:
-            inputs = zip(node.inputs, rows, strict=True)
-            stand_ins = tuple(StandIn(each.length, mine.spec) for each, mine in inputs)
-            return MovedRows(rows, over(node, stand_ins), Unbatch(node).part_size)
+        moves = isinstance(node, Reorder) and node.moves
         converts_rows = node.is_pointwise and type(node).fill_parts is not Node.fill_parts
-        return over(node, rows) if converts_rows else None
+        if node.access == "stream" or not (moves or converts_rows):  # such as a batch, whose rows are elements
+            return None
+        rows = tuple(each for each in map(rows_of, node.inputs) if each is not None)
+        if not rows or len(rows) < len(node.inputs):
+            return None
+        if not moves:
+            return over(node, rows)
+        stand_ins = tuple(StandIn(each.length, mine.spec) for each, mine in zip(node.inputs, rows, strict=True))
+        return MovedRows(rows, over(node, stand_ins), Unbatch(node).part_size)
 
     def change(node: Node) -> Node:
         if isinstance(node, Fields) and node.access == "random":
