@@ -25,7 +25,7 @@ PACKS = {
     "testing": ("testing",),
 }
 BUDGETS = {
-    "core": 313_500,
+    "core": 313_800,
     "formats": 62_000,
     "images": 20_000,
     "sound": 3_400,

@@ -131,7 +131,7 @@ PLANS = {
     ),
     "map, skipping": Plan(
         lambda folder: pairs(folder).map(lambda pair: (pair[0], pair[1] + 1)).batch(64),
-        71,
+        55,
         options={"on_error": "skip"},
     ),
     "shard of mapped batches": Plan(
@@ -170,7 +170,7 @@ PLANS = {
     "generator": Plan(lambda folder: stream().batch(128), 46, process_count=1),
     "generator and map": Plan(lambda folder: stream().map(doubled).batch(128), 67, process_count=3),
     "generator and filter": Plan(
-        lambda folder: stream().filter(lambda frame: frame[0, 0, 0] % 3 == 0).batch(128), 84, process_count=3
+        lambda folder: stream().filter(lambda frame: frame[0, 0, 0] % 3 == 0).batch(128), 66, process_count=3
     ),
     "generator and a window": Plan(
         lambda folder: stream().shuffle(window=500).map(doubled).batch(32),
@@ -188,7 +188,7 @@ PLANS = {
         76,
         "what sources keep in memory",
         "smaller row groups",
-        more_mib=56,
+        more_mib=33,
     ),
     "row groups": Plan(
         lambda folder: padded(table(folder, "many").shuffle(seed=1, window=50_000), 8000),

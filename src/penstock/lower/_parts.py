@@ -84,10 +84,18 @@ class PartProgram(Program):
         """Returns the memory for parts, if sources keep this share of theirs."""
         return sum(each.sizes.room_of(share) for each in self.sources)
 
-    @property
-    def least_room(self) -> int:
-        """The memory of a worker that decodes a part for itself."""
-        return max(each.sizes.least_room for each in self.sources)
+    def own_nbytes(self, share: float, process_count: int) -> int:
+        """Returns what workers take beside the room: to decode parts alone, and parts until they are in shared memory.
+
+        If there is room for all parts, none is decoded alone.
+        """
+        sizes = [each.sizes for each in self.sources]
+        needed = sum(int(each.nbytes.sum()) for each in sizes) + max(int(each.work_nbytes.max()) for each in sizes)
+        alone_nbytes = 0 if needed <= self.room(share) else sum(each.least_room for each in sizes)
+        if not process_count:
+            return alone_nbytes
+        largest = max(int(each.nbytes.max()) for each in sizes)
+        return min(process_count, self.part_count) * max(alone_nbytes, largest)
 
     @property
     def part_count(self) -> int:

@@ -23,16 +23,11 @@ _WORDS: Final = 2
 
 @final
 class HeldParts:
-    """Parts in this process, for its threads.
-
-    Args:
-        reader_count: See `PartView`.
-    """
+    """Parts in this process, for its threads."""
 
     file: None = None
 
-    def __init__(self, reader_count: int) -> None:
-        self.reader_count = reader_count
+    def __init__(self) -> None:
         self.version = 0
         """Another number after each change."""
         self._values: dict[int, Any] = {}
@@ -74,8 +69,6 @@ class SharedParts:
         room: Bytes for them.
         memory: In a worker, the memory; None to make it.
     """
-
-    reader_count = 1
 
     def __init__(self, part_count: int, room: int, memory: mmap.mmap | None = None) -> None:
         self._data_at = _up(8 * _WORDS * part_count)

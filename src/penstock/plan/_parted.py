@@ -52,9 +52,6 @@ class PartSizes(NamedTuple):
 class PartView(Protocol):
     """Parts that others decode for this process. See `memory/_part_memory.py`."""
 
-    reader_count: int
-    """How many threads of this process read."""
-
     def get(self, number: int) -> Any:
         """Returns a decoded part; None if it is not there."""
 
@@ -110,7 +107,7 @@ class PartCache:
             first: The number of the first part there.
         """
         self._view, self._first = view, first
-        self._room = view.reader_count * self.sizes.least_room
+        self._room = self.sizes.least_room
 
     def is_there(self, part: int) -> bool:
         """Returns whether a part is decoded."""

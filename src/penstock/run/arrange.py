@@ -144,7 +144,7 @@ class Part:
             parts = self.parts.program
             own_nbytes = self.facts.source_nbytes(share=share, shared={key_of(each.source) for each in parts.sources})
             source_nbytes += parts.room(share)
-            parts_nbytes = worker_count * parts.least_room
+            parts_nbytes = parts.own_nbytes(share, crew.process_count)
         return budget(
             self.facts,
             program.spec,
@@ -287,13 +287,18 @@ def arrange(
                 )
         made = Arrangement(facts, top, top.program, options, share, gives_cursor, quarantine, arranger.probes)
         limit, process_count = options.memory_limit, top.process_count
-        source_share = made.budget.source_share(limit, process_count)
-        if source_share < 1:  # sources get what the limit leaves them
-            for part in top.all():
-                part.program.source_share = source_share
-                if not (isinstance(part, Part) and part.is_filled_by_reader):
-                    _pack(part)
-            made = replace(made)  # without the sum that it knows
+        made = _limited(made, limit, process_count)
+        if top.parts is not None and made.budget.source_share(limit, process_count) < 1:  # decoding ahead takes more
+            without = _limited(replace(made, top=replace(top, parts=None)), limit, process_count)
+            if without.budget.source_share(limit, process_count) < 1:
+                made = _limited(made, limit, process_count)  # then it is refused by the smaller sum
+            else:
+                leave([top.parts.crew])
+                made = without
+        top = made.top
+        for part in top.all() if top.program.source_share < 1 else ():
+            if not (isinstance(part, Part) and part.is_filled_by_reader):
+                _pack(part)
         made.budget.require(limit, process_count)
         top.crew.require(made.budget.store_nbytes)
         for program in top.batch_programs():
@@ -302,6 +307,21 @@ def arrange(
         leave(arranger.crews)
         raise
     return made
+
+
+def _limited(made: Arrangement, limit: int | None, process_count: int) -> Arrangement:
+    """An arrangement whose sources get what a limit leaves them, as far as that helps."""
+    if limit is None:
+        return made
+    share = 1.0
+    for _ in range(2):  # parts for which there is no room take some, where they are decoded alone
+        for part in made.top.all():
+            part.program.source_share = share
+        made = replace(made)  # without the sum that it knows
+        share *= made.budget.source_share(limit, process_count)
+    for part in made.top.all():
+        part.program.source_share = share
+    return replace(made)
 
 
 @final

@@ -70,10 +70,11 @@ class PartFeed(LocalClient):
             self._generation = 0
             nbytes = np.concatenate([each.sizes.nbytes for each in program.sources])
             work_nbytes = np.concatenate([each.sizes.work_nbytes for each in program.sources])
-            self.memory: PartMemory = HeldParts(executor.worker_count)
+            self.memory: PartMemory = HeldParts()
             if executor.reach != "thread":
                 # What is not written takes no memory.
-                room += room // PLACE_SHARE + PLACE_NBYTES * (1 + room // int(nbytes.max()))
+                count = min(len(nbytes), 1 + room // max(1, int(nbytes.min())))
+                room += room // PLACE_SHARE + PLACE_NBYTES * count
                 nbytes = nbytes + nbytes // PLACE_SHARE + PLACE_NBYTES
                 self.memory = SharedParts(program.part_count, room)
             self.plan = PartPlan(nbytes, work_nbytes, room, executor.worker_count)

@@ -7,7 +7,7 @@ returns, the parts that it drops (`dropped`), and whether the next batch may beg
 A batch that begins finds each of its parts either there, or nowhere. A part is there until the last batch that began
 with it has ended. The units of the batch decode the other parts *alone*, each for itself. That is so for a part
 
-- that one unit alone wants, as far as can be seen, so that nobody would share it,
+- that one unit alone wants, as far as can be seen, so that nobody would share it, unless there is room for all parts,
 - that is larger than the room, or whose decoding failed: the unit then says so in the name of its element,
 - for which others would have to go that are wanted sooner. So if the parts in turn do not fit, some stay.
 
@@ -59,6 +59,7 @@ class PartPlan:
         self._nbytes = nbytes.tolist()
         self._work_nbytes = work_nbytes.tolist()
         self._room = room
+        self._has_room_for_all = int(nbytes.sum() + work_nbytes.max(initial=0)) <= room
         self._most_loads = most_loads
         self.dropped: list[int] = []
         """Parts that were dropped since this list was emptied."""
@@ -185,7 +186,7 @@ class PartPlan:
     def _is_alone(self, part: int) -> bool:
         """Whether units decode a part alone, each for itself, as far as can be seen."""
         uses = self._uses[part]
-        is_shared = len(uses) > 1 or uses[0][1]
+        is_shared = self._has_room_for_all or len(uses) > 1 or uses[0][1]
         fits = self._nbytes[part] + self._work_nbytes[part] <= self._room
         return not (is_shared and fits) or part in self._failed or part in self._alone
 
@@ -195,7 +196,7 @@ class PartPlan:
     def _place(self, part: int) -> int | None:
         """Returns the place for a part, after others were dropped; None to wait; -1 if others are wanted sooner."""
         uses = self._uses[part]
-        worth = uses[0][0] if uses[0][1] else uses[1][0]
+        worth = uses[0][0] if uses[0][1] or len(uses) == 1 else uses[1][0]
         need = self._nbytes[part] + self._work_nbytes[part]
         left = self._room - self._there_nbytes
         left -= sum(self._nbytes[each] + self._work_nbytes[each] for each in self._loading)
