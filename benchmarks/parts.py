@@ -9,9 +9,22 @@ Method: `python benchmarks/parts.py`. Fresh processes in turn; one epoch, of whi
 pyarrow in the process itself, permutes its rows, and calls the function. `torch_2` is a DataLoader over an
 `IterableDataset` of that loop, whose two workers share the row groups, as its documentation advises.
 
-Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, 2026-11-28.
+Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, 2026-11-28, three
+rounds, while others used the machine:
 
-RESULT
+    case         rows/s                        CPU us a row
+    processes_1   75,175 (51,396 to 81,199)    15.3 (13.6 to 20.0)
+    processes_2   80,514 (41,483 to 136,339)   16.7 (14.3 to 19.1)
+    processes_4   73,307 (73,143 to 94,686)    20.0 (19.2 to 20.7)
+    inline        78,207 (69,995 to 80,459)    12.6 (12.4 to 13.6)
+    threads_2     55,555 (51,371 to 68,108)    17.4 (14.1 to 22.7)
+    loop         256,317 (153,355 to 300,060)   3.9 (3.7 to 3.9)
+    torch_2       82,325 (56,920 to 118,251)   12.6 (11.8 to 13.5)
+
+So four workers take 1.31 (1.03 to 1.42) times the CPU of one a row; two runs on a quiet machine gave 1.21 and 1.26,
+where it was 2.6 when each worker decoded each row group for itself. The loop in one process is three times as fast as
+ours: its rows are Python values already, where we make arrays of each and look at what the function returned.
+`map(fn, batched=)` is for such functions.
 """
 
 import os
