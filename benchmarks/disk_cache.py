@@ -66,7 +66,7 @@ def dataset(kind: str, order: str, folder: str, limit: int) -> Any:
 
 def run(kind: str, order: str, folder: str, limit: int, epochs: int) -> None:
     """Prints the images a second of each epoch, and the reads that the cache answered."""
-    from penstock.sources._blocks import BlockReader
+    from penstock.files._blocks import BlockReader
 
     speeds = []
     # Threads read a part of the epoch after the last too.

@@ -84,15 +84,15 @@ _KINDS: dict[str, tuple[Callable[[np.random.Generator], dict[str, Any]], Spec]] 
 
 
 def _records(kind: str) -> list[bytes]:
-    from penstock.formats._example import encoded
+    from penstock.records._example import encoded
 
     rng = np.random.default_rng(0)
     return [encoded(_KINDS[kind][0](rng)) for _ in range(_COUNT)]
 
 
 def _penstock(kind: str) -> Callable[[], None]:
-    from penstock.formats._example import read_example
-    from penstock.formats._features import features_of
+    from penstock.records._example import read_example
+    from penstock.records._features import features_of
 
     records, specs = _records(kind), _KINDS[kind][1]
     features = features_of(specs, None)

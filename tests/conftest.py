@@ -318,7 +318,7 @@ def _mappings() -> Counter[str]:
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The groups of Parquet files that were decoded so far in this process."""
-    from penstock.formats import parquet
+    from penstock.tables import parquet
 
     found: list[int] = []
     read_group = parquet.read_group

@@ -34,18 +34,18 @@ from penstock import (
     range as range_of,
     zip as zip_of,
 )
-from penstock._dataset import Dataset
-from penstock._join import with_empty_groups
 from penstock.base import _tree
 from penstock.base._random import ElementRng, local_permute, permute, permute_each
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
+from penstock.dataset import Dataset
 from penstock.plan._batch import Batching
 from penstock.plan._index import repeats
 from penstock.plan._parted import PartSizes
 from penstock.plan._sample import Weights
 from penstock.plan._source import Source
 from penstock.sources.boxes import BoxSource
+from penstock.verbs._join import with_empty_groups
 
 MAX_LENGTH = 24
 """Largest number of elements in a plan. Every property concerns small numbers."""

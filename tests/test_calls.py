@@ -212,10 +212,10 @@ def test_signatures_are_those_that_were_written() -> None:
         ("to_torch", "adapters.torch", "torch", "torch."),
         ("to_jax", "adapters.jax", "jax", "jax."),
         ("to_tf", "adapters.tf", "tensorflow", "tensorflow."),
-        ("from_tf", "sources.tf", "tensorflow", "tensorflow."),
-        ("from_zarr", "formats.zarr", "zarr", "zarr."),
-        ("from_xarray", "formats.xarray", "xarray", "xarray."),
-        ("from_nifti", "formats.nifti", "nibabel.nifti1", "nibabel."),
+        ("from_tf", "adapters._tfsource", "tensorflow", "tensorflow."),
+        ("from_zarr", "volumes.zarr", "zarr", "zarr."),
+        ("from_xarray", "volumes.xarray", "xarray", "xarray."),
+        ("from_nifti", "volumes.nifti", "nibabel.nifti1", "nibabel."),
     ],
 )
 def test_a_framework_that_is_missing_is_named_with_its_cure(call, adapter, lacks, cure, monkeypatch):

@@ -22,9 +22,9 @@ KNOWN = {
     ("sources/_cachefiles.py", "_make", "rmdir"): "a folder that this call made",
     ("sources/_cachefiles.py", "__init__", "rmtree"): "made by mkdtemp in the line before",
     ("sources/_cacheopen.py", "write", "truncate"): "an incomplete stream, by the owner of its lock",
-    ("sources/_diskcache.py", "delete", "unlink"): "a block by its hash, in a folder of this user alone",
-    ("sources/_diskcache.py", "_sweep", "unlink"): "an unfinished block by its number, in a folder of this user alone",
-    ("sources/_kept.py", "_spare", "rename"): "nothing is deleted: the new name is free",
+    ("files/_diskcache.py", "delete", "unlink"): "a block by its hash, in a folder of this user alone",
+    ("files/_diskcache.py", "_sweep", "unlink"): "an unfinished block by its number, in a folder of this user alone",
+    ("files/_kept.py", "_spare", "rename"): "nothing is deleted: the new name is free",
 }
 DELETING = {
     "rmtree", "unlink", "remove", "rename", "renames", "replace", "rmdir", "removedirs", "truncate", "ftruncate",
@@ -69,4 +69,4 @@ def test_files_are_written_by_one_function() -> None:
                 modes = [*node.args[1:2], *(each.value for each in node.keywords if each.arg == "mode")]
                 if any(isinstance(each, ast.Constant) and set(str(each.value)) & set("wax") for each in modes):
                     written.add(file)
-    assert written == {"base/_atomic.py", "cli.py", "sources/_cachefiles.py"}  # cli: /dev/null
+    assert written == {"base/_atomic.py", "commands/cli.py", "sources/_cachefiles.py"}  # cli: /dev/null

@@ -85,8 +85,10 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder.mkdir()
     monkeypatch.syspath_prepend(folder)
     importlib.invalidate_caches()
+    _extensions._entries.cache_clear()
     yield folder
-    for name in ("digits_format", "own_hands"):
+    _extensions._entries.cache_clear()
+    for name in ("digits_format", "own_hands", "digits_pack"):
         sys.modules.pop(name, None)
     vars(ps).pop("from_digits", None)
     EXECUTORS.pop("mine", None)
@@ -150,6 +152,48 @@ def test_an_executor_of_another_package_is_a_name_for_loaders(site: Path) -> Non
         assert loader.report().executor == "mine"
 
 
+# All that a package may bring, by the same call as a pack of ours.
+PACK = """
+def register(add):
+    add("penstock.sources", {"from_digits": "digits_format:from_digits"})
+    add("penstock.objects", {"digits_format": "digits_format:source_of"})
+    add("penstock.executors", {"mine": "own_hands:KIND"})
+    add("penstock.verbs", {"scaled": "digits_pack:scaled", "to_lists": "digits_pack:to_lists"})
+    add("penstock.files", {".digits": "from_digits"})
+
+
+def scaled(ds, by):
+    return ds.map(lambda x: x * by)
+
+
+def to_lists(ds, **options):
+    with ds.loader(**options) as loader:
+        return [batch.tolist() for batch in loader]
+"""
+
+
+@pytest.mark.slow
+def test_a_pack_brings_a_source_a_verb_an_executor_and_an_adapter(site, tmp_path, fresh_python) -> None:  # type: ignore[no-untyped-def]
+    entries = {"penstock.packs": {"digits": "digits_pack:register"}}
+    installed(site, "digits_pack", entries, digits_pack=PACK, digits_format=FORMAT, own_hands=EXECUTOR)
+    path = tmp_path / "a.digits"
+    path.write_text("0001\n0002\n0003\n")
+    program = f"""
+import penstock as ps
+from penstock.base import _extensions
+
+ds = ps.from_digits({str(path)!r}).scaled(10).batch(2)
+print(ds.to_lists(executor="mine"), _extensions.values(_extensions.FILES)[".digits"])
+assert not hasattr(ds, "scale")
+"""
+    done = fresh_python(program, env={"PYTHONPATH": str(site)})
+    assert (done.stderr, done.stdout) == ("", "[[10, 20], [30]] from_digits\n")
+    seen = fresh_python(
+        f"from penstock.commands.cli import main; main(['inspect', {str(path)!r}])", env={"PYTHONPATH": str(site)}
+    )
+    assert "ps.from_digits(" in seen.stdout
+
+
 def test_two_packages_with_one_name_are_an_error_that_names_both(digits: Path, site: Path) -> None:
     installed(site, "other", {"penstock.sources": {"from_digits": "other_format:from_digits"}})
     with pytest.raises(
@@ -173,7 +217,7 @@ def test_a_name_that_nobody_registered_is_an_attribute_error(site: Path) -> None
 
 
 def test_every_name_of_ours_is_there() -> None:
-    for group, entries in _extensions.OWN.items():
+    for group, entries in _extensions.own().items():
         for name in entries:
             assert _extensions.is_registered(group, name)
             if group in (_extensions.SOURCES, _extensions.EXECUTORS, _extensions.IMAGE):
@@ -193,7 +237,7 @@ def test_type_checkers_see_what_is_found_at_run_time(face: ModuleType, group: st
     }
     for folder in ("audio", "image"):
         shown.pop(folder, None)
-    assert shown == _extensions.OWN[group]
+    assert shown == _extensions.own()[group]
 
 
 BEFORE = """
@@ -210,6 +254,6 @@ def test_a_run_of_the_core_imports_nothing_of_the_rest(fresh_python) -> None:  #
     done = fresh_python(BEFORE)
     assert done.returncode == 0, done.stderr
     names = json.loads(done.stdout)
-    own = {value.partition(":")[0] for entries in _extensions.OWN.values() for value in entries.values()}
+    own = {value.partition(":")[0] for entries in _extensions.own().values() for value in entries.values()}
     assert own.isdisjoint(names)
     assert "importlib.metadata" not in names

@@ -17,8 +17,8 @@ import pytest
 import penstock as ps
 from penstock.base import _fingerprint
 from penstock.base._fingerprint import OWN_VERSION, NoFingerprintError, fingerprint, fingerprints
+from penstock.files._openfile import File
 from penstock.plan._fingerprint import change, fingerprint_of, table
-from penstock.sources._openfile import File
 
 SCRIPT = """
 import functools

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._loader import Loader, LoaderOptions
+from penstock.loader import Loader, LoaderOptions
 from penstock.plan._node import walk
 from penstock.plan._source import Source
 from penstock.report._counters import Counters

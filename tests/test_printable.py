@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock import cli
 from penstock.base import _printable
 from penstock.base._printable import printable
+from penstock.commands import cli
 
 SECRET = "S3CRETxyz"
 
@@ -242,7 +242,7 @@ def test_no_secret_of_a_url_is_printed_or_kept(
 ) -> None:
     pytest.importorskip("fsspec")
     pytest.importorskip("aiohttp")
-    from penstock.sources import _remote
+    from penstock.files import _remote
     from tests.servers import serving
 
     (tmp_path / "here").mkdir()

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock import cli
-from penstock.commands import bench
+from penstock.commands import bench, cli
 from tests.servers import serving
 
 PROGRAM = """

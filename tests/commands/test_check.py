@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.cli import main
+from penstock.commands.cli import main
 
 pytestmark = pytest.mark.usefixtures("slow_tests_share_workers", "leaves_nothing_behind")
 

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock import cli
-from penstock.commands import doctor
+from penstock.commands import cli, doctor
 from penstock.report import _cgroups
 
 FOUND = doctor.Machine(

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock import cli
+from penstock.commands import cli
 from penstock.commands._target import dataset_of
 from penstock.commands.inspect import _leaves
-from penstock.formats._example import encoded
-from tests.formats import test_lerobot as lerobot, test_mds as mds, test_videos as videos
+from penstock.records._example import encoded
+from tests.films import test_lerobot as lerobot, test_videos as videos
+from tests.records import test_mds as mds
 
 
 @pytest.fixture(autouse=True)

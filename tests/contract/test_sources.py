@@ -11,7 +11,7 @@ from penstock.sources.arrays import ArraySource, RangeSource, SequenceSource
 from penstock.sources.files import FileSource, from_memmap
 from penstock.sources.npy import describe
 from penstock.testing import CountingSource, FailingSource, GatedSource, SourceTests
-from tests.sources.pictures import picture, write
+from tests.image.pictures import picture, write
 
 FRAMES = np.random.default_rng(0).normal(size=(23, 4, 3))
 RECORDS = np.array([(i, f"name {i}", [i, -i]) for i in range(17)], [("a", ">i4"), ("b", "U9"), ("c", "f8", 2)])

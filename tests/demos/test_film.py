@@ -144,7 +144,7 @@ def test_missing_photographs_are_named_with_their_cure(monkeypatch, tmp_path):
 @pytest.mark.faults
 def test_ctrl_c_while_the_film_is_made_leaves_nothing_and_is_status_130(tmp_path):
     with subprocess.Popen(
-        [sys.executable, "-m", "penstock.cli", "demo", "--data-dir", str(tmp_path / "cache")],
+        [sys.executable, "-m", "penstock.commands.cli", "demo", "--data-dir", str(tmp_path / "cache")],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

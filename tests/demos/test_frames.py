@@ -53,7 +53,7 @@ def test_axes_and_range_are_found(name, channels_axis, value_range, tmp_path):
 @contextlib.contextmanager
 def _demo(folder, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
-        [sys.executable, "-u", "-m", "penstock.cli", "demo", *arguments],
+        [sys.executable, "-u", "-m", "penstock.commands.cli", "demo", *arguments],
         cwd=folder,
         env=os.environ | {"TMPDIR": str(folder)},
         stdout=subprocess.PIPE,
@@ -83,7 +83,9 @@ def test_untrained_model_copies_the_last_frame_in_the_units_of_the_data(name, tm
 def test_demo_trains_on_a_users_film_reports_and_draws(turns, tmp_path, tmp_path_factory):
     np.save(tmp_path / "my.npy", FILMS["grey bytes"])
     script = tmp_path_factory.mktemp("script") / "demo.py"  # other tests run the command itself
-    script.write_text("import sys, penstock.cli as c; sys.exit(c.main(['demo', '--data', 'my.npy', '--epochs', '3']))")
+    script.write_text(
+        "import sys, penstock.commands.cli as c; sys.exit(c.main(['demo', '--data', 'my.npy', '--epochs', '3']))"
+    )
     done = turns.run(script, cwd=tmp_path, env={"TMPDIR": str(tmp_path)})
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     report = done.stdout.partition("penstock 0")[2]

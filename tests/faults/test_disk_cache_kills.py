@@ -18,8 +18,8 @@ import pytest
 
 import penstock as ps
 from penstock.base._retries import RetryBudget
-from penstock.sources import _blocks
-from penstock.sources._diskcache import CacheFolder, disk_nbytes
+from penstock.files import _blocks
+from penstock.files._diskcache import CacheFolder, disk_nbytes
 
 pytestmark = pytest.mark.faults
 
@@ -66,7 +66,8 @@ SCRIPT = """
 import sys
 from pathlib import Path
 sys.path.insert(0, {here!r})
-from penstock.sources import _blocks, _fetch
+from penstock.files import _blocks
+from penstock.files import _fetch
 from test_disk_cache_kills import read_all
 _blocks.PATIENCE_S, _fetch.HEDGED_SHARE = 3600.0, 0.0  # a busy machine must not make second requests
 folder, limit, seed, rounds = sys.argv[1:]

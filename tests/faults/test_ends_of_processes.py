@@ -37,7 +37,7 @@ def waits_at(element):
 
 def in_a_child():
     # What would wait for a worker of the parent waits for ever, and then an alarm ends the child.
-    from penstock import _loader
+    from penstock import loader as _loader
     from penstock.run import _shutdown
     _loader.CLOSE_WAIT_S = _shutdown.EXIT_WAIT_S = 1e6
     signal.alarm(120)
@@ -376,7 +376,7 @@ def test_a_child_that_is_forked_while_another_thread_starts_the_loader_is_told(f
     done = fresh_python(
         PRELUDE
         + """
-from penstock import _loader
+from penstock import loader as _loader
 
 inside, gate, start = threading.Event(), threading.Event(), _loader.start
 

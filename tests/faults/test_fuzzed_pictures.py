@@ -16,7 +16,7 @@ import pytest
 
 import penstock as ps
 from tests.faults.policies import BAD_COUNT, COUNT, EXECUTORS, SEED, SIZE, cuts, left_out, stood_in_for
-from tests.sources.pictures import write
+from tests.image.pictures import write
 
 pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("leaves_nothing_behind")]
 

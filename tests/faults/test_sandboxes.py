@@ -11,9 +11,9 @@ import pytest
 
 import penstock as ps
 from penstock.base._retries import RetryBudget
+from penstock.files._fetch import Fetcher
 from penstock.memory._mapping import MemoryFile
 from penstock.run._cpus import usable_cpu_count
-from penstock.sources._fetch import Fetcher
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the calls are Linux's")
 

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 import penstock as ps
-from penstock.sources import _diskcache
-from penstock.sources._diskcache import BlockName, CacheFolder
-from tests.formats.test_mds import written as write_mds
+from penstock.files import _diskcache
+from penstock.files._diskcache import BlockName, CacheFolder
+from tests.records.test_mds import written as write_mds
 
 Rows = list[Any]
 Make = Callable[[Path], object]
@@ -601,7 +601,7 @@ ARRAYRECORD = Format(
 
 def _video(ending: str, codec: str) -> Make:
     def make(folder: Path) -> None:
-        from tests.formats.test_videos import written as write_video
+        from tests.films.test_videos import written as write_video
 
         write_video(folder / f"a.{ending}", 6, codec, gop=3)
 
@@ -616,7 +616,7 @@ VIDEO = Format(
 
 
 def _lerobot(folder: Path) -> None:
-    from tests.formats.test_lerobot import folder as write_folder
+    from tests.films.test_lerobot import folder as write_folder
 
     write_folder(folder)
 

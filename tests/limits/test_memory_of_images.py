@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.image.pictures import write
 from tests.limits.test_memory import MEASURE, MIB, measured
-from tests.sources.pictures import write
 
 pytestmark = pytest.mark.slow
 

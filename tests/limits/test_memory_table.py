@@ -32,9 +32,9 @@ import pytest
 from penstock.base._units import size_text
 from penstock.memory._budget import MIB, PARENT_NBYTES, WORKER_NBYTES
 from tests.conftest import WARNINGS
+from tests.image.pictures import write
 from tests.limits import memory_plans
 from tests.limits.memory_plans import FRAME, FRAME_COUNT, PLANS, WORKER_COUNT
-from tests.sources.pictures import write
 
 pytestmark = pytest.mark.slow
 

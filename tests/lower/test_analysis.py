@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._loader import Loader, LoaderOptions
+from penstock.loader import Loader, LoaderOptions
 from penstock.lower._analysis import Analysis, analyse, lower
 from penstock.lower._stages import divide
 from penstock.plan._node import Node, walk

@@ -11,7 +11,7 @@ from penstock import native
 from penstock.lower._copies import CopyPlan, Joined
 from penstock.lower._share import Share
 from penstock.memory._rows import Rows
-from penstock.sources.sparse import SparseRows
+from penstock.sparse.sparse import SparseRows
 from penstock.testing import assert_same
 from tests.strategies import MOVES, Plan, plans
 

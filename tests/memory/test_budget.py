@@ -119,10 +119,10 @@ def test_slots_above_the_memory_that_is_free_are_a_warning(
 ) -> None:
     ds = frames().batch(32)
     for free, options in ((2**24, {}), (2**23, {"memory_limit": 2**24}), (None, {})):
-        monkeypatch.setattr("penstock._loader.free_nbytes", lambda free=free: free)
+        monkeypatch.setattr("penstock.loader.free_nbytes", lambda free=free: free)
         ds.loader(**options)
     assert not caplog.messages
-    monkeypatch.setattr("penstock._loader.free_nbytes", lambda: 2**23)
+    monkeypatch.setattr("penstock.loader.free_nbytes", lambda: 2**23)
     ds.loader("inline")
     (text,) = caplog.messages
     assert text.startswith(

@@ -39,7 +39,7 @@ def test_elements_that_begin_in_a_chunk_come_together_and_each_comes_once(kind, 
 def test_each_chunk_is_read_once(rows, tmp_path, monkeypatch):
     """Batches end within chunks, and the next ones begin there."""
     pytest.importorskip("h5py")
-    from penstock.sources.hdf5 import OpenHdf5Source
+    from penstock.volumes.hdf5 import OpenHdf5Source
 
     reads = []
     part = OpenHdf5Source.part
@@ -59,7 +59,7 @@ def test_each_chunk_is_read_once(rows, tmp_path, monkeypatch):
 
 def test_chunks_that_overlapping_patches_share_are_kept_for_a_while(tmp_path, monkeypatch):
     pytest.importorskip("h5py")
-    from penstock.sources.hdf5 import OpenHdf5Source
+    from penstock.volumes.hdf5 import OpenHdf5Source
 
     reads = []
     part = OpenHdf5Source.part
@@ -300,7 +300,7 @@ def test_patches_of_several_arrays_come_by_chunks():
 
 def test_rows_of_chunks_are_read_by_chunk_after_steps(tmp_path, monkeypatch):
     pytest.importorskip("h5py")
-    from penstock.sources.hdf5 import OpenHdf5Source
+    from penstock.volumes.hdf5 import OpenHdf5Source
 
     reads = []
     part = OpenHdf5Source.part

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock import _labels
+from penstock.files import _keptvalues
 from penstock.testing import assert_same
+from penstock.verbs import _labels
 
 USERS = {"id": np.array([9, 7, 1]), "age": np.array([30, 40, 50], np.int16)}
 VISITS = {"user": np.array([7, 9, 7, 5], np.uint64), "page": np.arange(8).reshape(4, 2)}
@@ -212,7 +213,7 @@ def test_values_that_are_filled_and_then_not_selected_are_not_asked_for():
 def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two files of ten lines each; values of so few are kept here, too."""
     pytest.importorskip("pyarrow")
-    monkeypatch.setattr(_labels, "_LEAST_KEPT", 10)
+    monkeypatch.setattr(_keptvalues, "_LEAST_KEPT", 10)
     for file in range(2):
         lines = [json.dumps({"id": f"p{file}{n}", "size": n}) for n in range(10)]
         (tmp_path / f"{file}.jsonl").write_text("\n".join(lines))

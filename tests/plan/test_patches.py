@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock import _check
 from penstock.plan._patches import Patches
+from penstock.verbs import _check
 
 SHAPE = (10, 12, 9)
 ARRAY = np.arange(np.prod(SHAPE), dtype="int32").reshape(SHAPE)

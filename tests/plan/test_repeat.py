@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._dataset import Dataset
+from penstock.dataset import Dataset
 from penstock.plan._node import Reorder
 from penstock.plan._stream import Generate, StreamSource
 

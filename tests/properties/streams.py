@@ -12,9 +12,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from penstock import ArraySpec, from_generator, range as range_of, zip as zip_of
-from penstock._dataset import Dataset
 from penstock.base import _tree
 from penstock.base._tree import Tree
+from penstock.dataset import Dataset
 from penstock.plan._index import EMPTY_ROUND_COUNT, ENDLESS_ROUND_COUNT
 from penstock.plan._stream import Generate, StreamSource
 from tests.strategies import (

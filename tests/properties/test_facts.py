@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import penstock as ps
-from penstock._dataset import Dataset
 from penstock.base._tree import Tree
+from penstock.dataset import Dataset
 from penstock.lower._copies import CopyPlan
 from penstock.lower._guards import with_guards
 from penstock.lower._loose import loosened

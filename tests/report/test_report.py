@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock import _loader
+from penstock import loader as _loader
 from penstock.base._traffic import Traffic
 from penstock.memory import _times
 from penstock.plan import _map, _reader

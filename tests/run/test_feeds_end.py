@@ -250,7 +250,7 @@ def consuming(loader: Any) -> tuple[threading.Thread, list[BaseException]]:
 def test_closing_ends_a_consumer_that_waits_and_the_thread_when_the_generator_returns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("penstock._loader.CLOSE_WAIT_S", 0.01)
+    monkeypatch.setattr("penstock.loader.CLOSE_WAIT_S", 0.01)
     stuck = Watched(100, blocks_at=3)
     loader = stream(stuck).batch(5).loader("threads")
     consumer, caught = consuming(loader)

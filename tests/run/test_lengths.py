@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._dataset import Dataset
+from penstock.dataset import Dataset
 from penstock.lower._batches import ParallelProgram
 from penstock.memory._rows import Rows
 from penstock.plan._index import EMPTY_ROUND_COUNT

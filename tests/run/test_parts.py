@@ -11,9 +11,9 @@ import penstock as ps
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
-from penstock.formats import parquet  # noqa: E402  # it needs pyarrow
 from penstock.plan import _parted  # noqa: E402
 from penstock.run.parts._plan import PartPlan  # noqa: E402
+from penstock.tables import parquet  # noqa: E402
 from tests.run.common import Gate  # noqa: E402
 from tests.waits import DEADLINE_S  # noqa: E402
 
@@ -143,7 +143,7 @@ def test_what_is_decoded_counts_in_the_report(path):
 
 @pytest.mark.usefixtures("leaves_nothing_behind")
 def test_close_waits_for_no_row_group_that_never_comes_and_ends_a_consumer_that_does(path, monkeypatch):
-    monkeypatch.setattr("penstock._loader.CLOSE_WAIT_S", 0.01)
+    monkeypatch.setattr("penstock.loader.CLOSE_WAIT_S", 0.01)
     gate, read_group, caught = Gate(0), parquet.read_group, []
     monkeypatch.setattr(
         parquet, "read_group", lambda file, number, *rest: (gate(number), read_group(file, number, *rest))[1]

@@ -194,7 +194,7 @@ def test_a_slow_unit_of_one_loader_does_not_stop_another() -> None:
 def test_a_loader_that_a_finalizer_closes_on_the_pools_thread_does_not_stop_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("penstock._loader.CLOSE_WAIT_S", 2 * DEADLINE_S)
+    monkeypatch.setattr("penstock.loader.CLOSE_WAIT_S", 2 * DEADLINE_S)
     with ps.range(40).batch(2).loader("processes", workers=1) as other:
         batches = iter(other)
         next(batches)

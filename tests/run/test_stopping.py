@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock import _loader
+from penstock import loader as _loader
 from penstock.memory import _ring
 from penstock.run import _copy_delivery, _delivery, _inline
 from penstock.run._crew import Crew
@@ -221,7 +221,7 @@ def test_close_ends_the_workers_below_steps_that_run_inline() -> None:
 
 
 def test_close_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock._loader.CLOSE_WAIT_S", 0.05)
+    monkeypatch.setattr("penstock.loader.CLOSE_WAIT_S", 0.05)
     gate = Gate(1, 2, 3)
     loader = ps.range(8).map(gate).batch(1).loader("threads", workers=3)
     iter(loader)

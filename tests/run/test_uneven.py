@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._progress import Progress
 from penstock.report._counters import Counters
+from penstock.run._progress import Progress
 from penstock.testing import assert_same
 
 pytestmark = pytest.mark.usefixtures("slow_tests_share_workers")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._dataset import Dataset
 from penstock.base import _tree
+from penstock.dataset import Dataset
 from penstock.plan._stream import Generate, StreamSource
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("workers_stay")]

@@ -14,10 +14,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, NoReturn, Self, TypeVar, final
 
-from penstock._loader import Loader
 from penstock.base._arguments import NoArray, refuse_attribute
 from penstock.base._errors import ArgumentTypeError, LoaderError
 from penstock.base._tree import Tree
+from penstock.loader import Loader
 from penstock.report._report import Report
 
 Moving = TypeVar("Moving")

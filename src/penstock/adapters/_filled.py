@@ -15,8 +15,8 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from penstock._loader import Loader
 from penstock.base._errors import ArgumentError
+from penstock.loader import Loader
 from penstock.lower._share import most_rows
 from penstock.plan._batch import element_count, remainders
 

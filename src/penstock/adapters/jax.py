@@ -17,13 +17,13 @@ import numpy as np
 import numpy.typing as npt
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from penstock._loader import Loader, LoaderOptions
 from penstock.adapters._dtypes import require_dtypes
 from penstock.adapters._epochs import Epoch, EpochAdapter
 from penstock.base import _tree
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SpecError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
+from penstock.loader import Loader, LoaderOptions
 from penstock.lower._share import Share
 from penstock.plan._batch import remainders
 from penstock.plan._node import Node

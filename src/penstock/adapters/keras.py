@@ -30,7 +30,6 @@ import numpy.typing as npt
 # There is no public path to this class, and Keras takes another's adapter by `isinstance` of it, from 3.11 on.
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
-from penstock._loader import Loader, LoaderOptions
 from penstock.adapters import _keras_frames as frames
 from penstock.adapters._class_weight import ClassWeights
 from penstock.adapters._dtypes import require_dtypes
@@ -40,6 +39,7 @@ from penstock.base._arguments import as_int
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SpecError, StateError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree, flatten, flatten_like, paths
+from penstock.loader import Loader, LoaderOptions
 from penstock.memory._slot import ALIGNMENT_NBYTES
 from penstock.plan._batch import are_side_by_side, remainders
 

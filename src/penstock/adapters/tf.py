@@ -28,13 +28,13 @@ from typing import Any, Final, final
 import numpy as np
 import tensorflow as tf
 
-from penstock._loader import Loader
 from penstock.adapters._dtypes import require_dtypes
 from penstock.adapters._epochs import LoaderAdapter
 from penstock.base import _tree
 from penstock.base._errors import LoaderError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
+from penstock.loader import Loader
 from penstock.plan._ragged import Ragged
 
 

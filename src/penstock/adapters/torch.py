@@ -21,7 +21,6 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset as TorchDataset, IterableDataset, get_worker_info
 
-from penstock._loader import Loader
 from penstock.adapters._dtypes import require_dtypes
 from penstock.adapters._epochs import Epoch, EpochAdapter
 from penstock.adapters._torch_device import CudaRuntime, PinnedRing, is_tensor
@@ -35,6 +34,7 @@ from penstock.base._errors import (
 )
 from penstock.base._spec import Spec
 from penstock.base._tree import Tree, flatten_like
+from penstock.loader import Loader
 from penstock.lower._rewrite import reader_of
 from penstock.memory._rows import Rows
 from penstock.memory._shared import Place, SharedFile, map_private

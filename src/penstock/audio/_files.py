@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from penstock.base._arguments import needs
 from penstock.base._errors import SourceError
-from penstock.base._ffmpeg import open_media
+from penstock.films._ffmpeg import open_media
 
 with needs("penstock.audio.decode", "soundfile", "soxr", "scipy"):
     import soundfile

@@ -1,80 +1,89 @@
-"""What stands outside of the core, by name. It is imported when its name is asked for, and not before.
+"""What packs bring, by name. It is imported when its name is asked for, and not before.
 
-The core knows names and no modules of the rest. A package registers an extension by an entry point, in its
-`pyproject.toml`:
+The core knows names and no pack. A pack has a function `register`, which says what it brings:
 
-    [project.entry-points."penstock.sources"]
-    from_x = "package.module:from_x"
+    def register(add):
+        add("penstock.sources", {"from_x": "package.module:from_x"})
 
 | group | name | value |
 |---|---|---|
 | `penstock.sources` | `from_x` | a function that returns a `Dataset`: `penstock.from_x` |
 | `penstock.objects` | a module, such as `datasets` | what `from_source` makes of objects of its classes: `made_of` |
+| `penstock.arrays` | a module, such as `h5py` | what `from_arrays` makes of an array of its classes: `array_of` |
 | `penstock.executors` | the value of `executor=` | an `ExecutorKind` |
-| `penstock.adapters` | `to_x` | a function of a plan and options, for the method of that name |
+| `penstock.verbs` | the name of a method | a function of a dataset and more: `ds.name(more)` is `function(ds, more)` |
+| `penstock.calls` | a name | what the core asks packs of this distribution for: `to_keras`, `show` |
 | `penstock.image` | the name of a distortion | a function or class: `penstock.image.name` |
+| `penstock.files` | `.x`, the ending of a file; `/x`, a pattern of what a folder holds | its constructor: `from_x` |
+| `penstock.inspect` | the ending of a file | what `penstock inspect` shows of one: a function of a title and a path |
+| `penstock.words` | any | a file of words of other libraries, `package:name.toml`, for messages |
 
-What this distribution brings itself stands in `OWN`, in the same form, so that it is found without a look at all that
-is installed, and in a checkout that was never installed. Nobody else's entry replaces it.
+Packs of this distribution are the folders that have a `_register.py`. Anybody's package is one by an entry point, in
+its `pyproject.toml`:
+
+    [project.entry-points."penstock.packs"]
+    mine = "package.module:register"
+
+A package with a single name may have an entry point in the group of that name instead:
+
+    [project.entry-points."penstock.sources"]
+    from_x = "package.module:from_x"
+
+What this distribution brings is found without a look at all that is installed, and in a checkout that was never
+installed. Nobody else's entry replaces it.
 """
 
+import functools
 import importlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any, Final
 
 from penstock.base._errors import ArgumentError
 
 SOURCES: Final = "penstock.sources"
 OBJECTS: Final = "penstock.objects"
+ARRAYS: Final = "penstock.arrays"
 EXECUTORS: Final = "penstock.executors"
-ADAPTERS: Final = "penstock.adapters"
+VERBS: Final = "penstock.verbs"
+CALLS: Final = "penstock.calls"
 IMAGE: Final = "penstock.image"
+FILES: Final = "penstock.files"
+INSPECT: Final = "penstock.inspect"
+WORDS: Final = "penstock.words"
+PACKS: Final = "penstock.packs"
 
-_RECORDS: Final = (
-    "from_arrow", "from_csv", "from_jsonl", "from_parquet", "from_tar", "from_text", "from_tfrecord", "write_tfrecord",
-)  # fmt: skip
-_FORMATS: Final = ("arrayrecord", "files", "lance", "lerobot", "mds", "megatron", "videos")
-"""Formats whose function stands beside their source."""
-_DISTORTIONS: Final = (
-    "Distortion", "blur", "brightness", "compose", "contrast", "crop", "elastic", "erase", "exactly", "flip", "noise",
-    "one_of", "resized_crop", "rotate", "scale", "sharpen", "shear", "sine_warp", "smooth", "sometimes", "to_float",
-    "translate",
-)  # fmt: skip
-OWN: Final[Mapping[str, Mapping[str, str]]] = {
-    SOURCES: {name: f"penstock.formats._records:{name}" for name in _RECORDS}
-    | {f"from_{name}": f"penstock.formats.{name}:from_{name}" for name in _FORMATS}
-    | {name: f"penstock.formats.csr:{name}" for name in ("from_csr", "from_h5ad")}
-    | {name: f"penstock.formats._volumes:{name}" for name in ("from_nifti", "from_xarray", "from_zarr")}
-    | {"from_etlcdb": "penstock.formats._records:from_etlcdb", "repack": "penstock.formats._repack:repack"},
-    OBJECTS: {"datasets": "penstock.formats._records:source_of"},
-    EXECUTORS: {"ray": "penstock.ray._kind:KIND"},
-    IMAGE: {name: f"penstock.distort:{name}" for name in _DISTORTIONS},
-    ADAPTERS: {"to_ray": "penstock.ray._data:to_ray"},
-}
-"""`module:name` by group and name."""
-_FILES: Final = {
-    "from_npy": (".npy",),
-    "from_parquet": (".parquet",),
-    "from_arrow": (".arrow", ".feather"),
-    "from_tar": (".tar",),
-    "from_tfrecord": (".tfrecord", ".tfrecords"),
-    "from_arrayrecord": (".array_record", ".arrayrecord"),
-    "from_jsonl": (".jsonl", ".ndjson"),
-    "from_csv": (".csv",),
-    "from_text": (".txt",),
-    "from_nifti": (".nii",),
-    "from_megatron": (".bin", ".idx"),
-    "from_mds": ("/index.json",),
-    "from_lance": ("/_versions/*.manifest",),
-    "from_lerobot": ("/meta/info.json",),
-    "from_etlcdb": ("/ETL*",),
-    "from_image_files": (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff"),
-    "from_files": (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff"),
-    "from_videos": (".mp4", ".mov", ".mkv", ".webm", ".avi", ".flv", ".mpg", ".ts"),
-}
-FILES: Final = {name: constructor for constructor, names in _FILES.items() for name in names}
-"""The constructor of files by the ending of their names, and of a folder by what it holds: `/` and a pattern."""
+Add = Callable[[str, Mapping[str, str]], None]
+"""What `register` is passed: takes a group, and what is registered in it, `module:name` by name."""
+_Names = dict[str, dict[str, str]]
+
+
+@functools.cache
+def own() -> Mapping[str, Mapping[str, str]]:
+    """What the packs of this distribution bring: `module:name` by group and name."""
+    found: _Names = {}
+    root = __name__.partition(".")[0]
+    for file in sorted(file for place in sys.modules[root].__path__ for file in Path(place).glob("*/_register.py")):
+        # By its file, because an import of a pack may bring libraries.
+        spec = spec_from_file_location(f"{root}.{file.parent.name}._register", file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        module.register(_adding(found))
+    return found
+
+
+def _adding(found: _Names) -> Add:
+    return lambda group, names: found.setdefault(group, {}).update(names)
+
+
+def loaded(value: str) -> Any:
+    """Imports `module:name`."""
+    module, _, attribute = value.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def found(group: str, name: str) -> Any | None:
@@ -84,26 +93,35 @@ def found(group: str, name: str) -> Any | None:
         ArgumentError: Several packages registered it.
         ImportError: It needs a library that is missing.
     """
-    if (own := OWN.get(group, {}).get(name)) is not None:
-        module, _, attribute = own.partition(":")
-        return getattr(importlib.import_module(module), attribute)
-    entries = {each.value: each for each in _installed(group) if each.name == name}
+    if (ours := own().get(group, {}).get(name)) is not None:
+        return loaded(ours)
+    entries = {value for each, value in _installed(group) if each == name}
     if len(entries) > 1:
         raise ArgumentError(
             f"{name} is registered by several packages, as {' and '.join(sorted(entries))} (entry points "
             f"{group!r}). Uninstall all but one of them."
         )
-    return next(iter(entries.values())).load() if entries else None
+    return loaded(entries.pop()) if entries else None
+
+
+def needed(group: str, name: str) -> Any:
+    """Imports what a pack of this distribution registers by a name."""
+    return loaded(own()[group][name])
 
 
 def is_registered(group: str, name: str) -> bool:
     """Whether somebody registered a name. Imports nothing of theirs."""
-    return name in OWN.get(group, {}) or any(each.name == name for each in _installed(group))
+    return name in own().get(group, {}) or any(each == name for each, _ in _installed(group))
 
 
 def names(group: str) -> list[str]:
     """The names that are registered, those of this distribution first. Looks at all that is installed."""
-    return list(dict.fromkeys([*OWN.get(group, {}), *sorted(each.name for each in _installed(group))]))
+    return list(dict.fromkeys([*own().get(group, {}), *sorted(each for each, _ in _installed(group))]))
+
+
+def values(group: str) -> dict[str, str]:
+    """What is registered in a group, by name. Looks at all that is installed."""
+    return {**dict(_installed(group)), **own().get(group, {})}
 
 
 def made_of(value: Any, **options: Any) -> Any | None:
@@ -112,11 +130,20 @@ def made_of(value: Any, **options: Any) -> Any | None:
     The extension is registered in `penstock.objects` by the top module of the class, or else of a base class. It
     gets the object and the options of `from_source`, and returns a `Source`, or None.
     """
+    return _asked(OBJECTS, value, **options)
+
+
+def array_of(value: Any, place: str) -> Any | None:
+    """The same in `penstock.arrays`, for an array and its place in the tree of `from_arrays`."""
+    return _asked(ARRAYS, value, place)
+
+
+def _asked(group: str, value: Any, *arguments: Any, **options: Any) -> Any | None:
     roots = dict.fromkeys(kind.__module__.partition(".")[0] for kind in type(value).__mro__)
     for root in (each for each in roots if each not in _NEVER):
-        make = found(OBJECTS, root)
-        if make is not None and (source := make(value, **options)) is not None:
-            return source
+        make = found(group, root)
+        if make is not None and (made := make(value, *arguments, **options)) is not None:
+            return made
     return None
 
 
@@ -124,7 +151,18 @@ _NEVER: Final = frozenset({"builtins", "penstock", "numpy", "__main__", *sys.std
 """Top modules that nobody registers: lists and arrays are made into sources without a look at what is installed."""
 
 
-def _installed(group: str) -> Iterator[Any]:
+def _installed(group: str) -> Iterator[tuple[str, str]]:
+    """Yields the name and value of each entry of other packages."""
+    yield from ((each.name, each.value) for each in _entries(group))
+    for each in _entries(PACKS):
+        brought: _Names = {}
+        each.load()(_adding(brought))
+        yield from brought.get(group, {}).items()
+
+
+@functools.cache
+def _entries(group: str) -> tuple[Any, ...]:
+    """The entry points of a group. What is installed while a program runs is found by the next."""
     from importlib.metadata import entry_points  # takes as long as all of this package, and is seldom needed
 
-    yield from entry_points(group=group)
+    return tuple(entry_points(group=group))

@@ -232,7 +232,8 @@ class _Walk:
 
     def _add_named(self, value: Any, parts_of: Callable[[Any], Iterator[tuple[str, Any]]]) -> None:
         if not is_own_code(value):
-            self._put("installed", f"{value.__module__} {value.__qualname__} {_version(value.__module__)}")
+            module = _as_before(value.__module__)
+            self._put("installed", f"{module} {value.__qualname__} {_version(module)}")
         elif self.number(value):
             self._add_parts("own", parts_of(value))
 
@@ -395,6 +396,19 @@ def _file_of(array: npt.NDArray[Any]) -> tuple[Any, ...] | None:
     # NumPy maps from the last page boundary before the offset that it was asked for.
     offset = base.offset - base.offset % mmap.ALLOCATIONGRANULARITY + shift
     return path, *state, offset, array.strides
+
+
+_FOLDERS_BEFORE: Final = {"tables": "formats", "records": "formats", "films": "formats", "files": "sources"}
+_MODULES_BEFORE: Final = {"files._recordindex": "formats._recordindex", "image._files": "sources.images"}
+
+
+def _as_before(module: str) -> str:
+    """The name of a module of ours in fingerprints: the one that it had when the first caches were written."""
+    root, _, rest = module.partition(".")
+    folder, _, name = rest.partition(".")
+    if root != "penstock" or not name:
+        return module
+    return f"{root}.{_MODULES_BEFORE.get(rest) or f'{_FOLDERS_BEFORE.get(folder, folder)}.{name}'}"
 
 
 @functools.lru_cache(256)

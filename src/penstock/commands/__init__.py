@@ -1,1 +1,1 @@
-"""The commands of `penstock`, one a file: each adds its parser to `cli.py`'s, and runs."""
+"""The commands of `penstock`, one a file: each adds its parser to `commands/cli.py`'s, and runs."""

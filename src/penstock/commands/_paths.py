@@ -1,5 +1,6 @@
 """Opens a path, a pattern or a URL with the constructor that `FILES` has for its name, or for what a folder holds."""
 
+import functools
 import glob
 import os
 import re
@@ -11,13 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import penstock
-from penstock._images import EXTENSIONS
-from penstock._replay import _records as quarantine_records
-from penstock.base._extensions import FILES
-from penstock.commands import _stores
-from penstock.commands._found import Found, made, quoted
-from penstock.sources._openfile import File, find
-from penstock.sources._remote import is_remote
+from penstock.base._extensions import FILES, INSPECT, found, is_registered, values
+from penstock.files._found import Found, made, quoted
+from penstock.files._openfile import File, find
+from penstock.files._remote import is_remote
+from penstock.functions._replay import _records as quarantine_records
+from penstock.image._constructors import EXTENSIONS
 
 IMAGE_SIZE: Final = (256, 256)
 """The size of resized images, as Keras's default."""
@@ -25,6 +25,8 @@ _REMEDY: Final = (
     "Read other files with ps.from_files(paths).map(fn); an array without a header with "
     "ps.from_arrays(np.memmap(path, dtype=..., mode='r')); anything with ps.from_source(a list).map(fn)."
 )
+_ZARR: Final = ("zarr.json", ".zgroup", ".zarray")
+"""One of these is in the folder of a store of Zarr."""
 _AFTER: Final = re.compile(r"(-\d+-of-\d+)?(\.(gz|bz2|xz|zst))?$")
 """What may stand behind the ending of a name: the number of a shard, and a compression."""
 
@@ -52,17 +54,23 @@ def _ending(name: str) -> str:
     return os.path.splitext(_AFTER.sub("", name))[1]
 
 
+@functools.cache
+def _constructors() -> dict[str, str]:
+    """The constructor of files by the ending of their names, and of a folder by what it holds."""
+    return values(FILES)
+
+
 def _constructor(name: str) -> str | None:
-    return FILES.get(_ending(name).lower())
+    return _constructors().get(_ending(name).lower())
 
 
 def _files(target: str, files: Sequence[File]) -> Found:
     """Opens files of one kind, by the name of the first."""
     first, count = files[0], len(files)
-    ending, constructor = _ending(first.name), _constructor(first.name) or FILES.get(f"/{first.name}")
+    ending, constructor = _ending(first.name), _constructor(first.name) or _constructors().get(f"/{first.name}")
     what = f"a {ending or 'nameless'} file" if count == 1 else f"{count:,} {ending} files"
-    if ending in _stores.READERS and count == 1:
-        return _stores.opened(what, ending, target)
+    if count == 1 and is_registered(INSPECT, ending):
+        return _store(what, ending, target)
     if constructor is None:
         problem = f"{first} begins with {first.head(16)!r}, and no constructor is known for this name. {_REMEDY}"
         return Found(f"{what}, which is unknown", problem=problem)
@@ -76,6 +84,17 @@ def _files(target: str, files: Sequence[File]) -> Found:
                 return found
         what = f"{what}, of records that are no Examples"
     return made(what, constructor, target)
+
+
+def _store(what: str, ending: str, path: str) -> Found:
+    """Opens a store by the ending of its name."""
+    try:
+        opened: Found = found(INSPECT, ending)(what, path)  # type: ignore[misc]  # it is registered
+        return opened
+    except (ImportError, penstock.PenstockError) as error:
+        return Found(what, problem=str(error))
+    except Exception as error:  # of any type, for a damaged file
+        return Found(what, problem=f"{path} cannot be opened. It is damaged or not complete: {error}")
 
 
 def _quarantine(path: str, records: list[dict[str, Any]]) -> Found:
@@ -95,9 +114,9 @@ def _folder(path: Path) -> Found:
 
 
 def _by_files(path: Path, every: list[Path]) -> Found:
-    if any((path / name).exists() for name in _stores.ZARR):
-        return _stores.opened("a Zarr store", ".zarr", str(path))
-    for name, constructor in FILES.items():
+    if any((path / name).exists() for name in _ZARR):
+        return _store("a Zarr store", ".zarr", str(path))
+    for name, constructor in _constructors().items():
         if name.startswith("/") and any(path.glob(name[1:])):
             return made(f"a folder with {name[1:]}", constructor, str(path))
     shown = [each for each in every if not each.name.startswith(".")]

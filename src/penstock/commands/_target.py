@@ -16,7 +16,7 @@ import penstock
 from penstock import Dataset
 from penstock.base._printable import printable
 from penstock.commands._paths import recognise
-from penstock.sources._remote import is_remote
+from penstock.files._remote import is_remote
 
 
 def add_command(

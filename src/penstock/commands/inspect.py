@@ -14,7 +14,7 @@ from penstock.base._spec import leaf_of, spec_of_leaf
 from penstock.base._units import size_text
 from penstock.commands._paths import recognise
 from penstock.commands._target import count, say
-from penstock.sources._remote import is_remote
+from penstock.files._remote import is_remote
 
 _WIDTH: Final = 110
 _FEW: Final = 4

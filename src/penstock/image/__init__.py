@@ -14,7 +14,7 @@ import sys as _sys
 import typing as _typing
 
 from penstock.base._arguments import refuse_attribute as _refuse_attribute
-from penstock.base._extensions import IMAGE as _IMAGE, OWN as _OWN, found as _found
+from penstock.base._extensions import IMAGE as _IMAGE, found as _found, own as _own
 from penstock.base._foreign_words import words as _words
 from penstock.image._codecs import ImageError
 from penstock.image._decode import Decoding, decode
@@ -33,7 +33,7 @@ __all__ = [
     "decode",
     "resize",
 ]
-__all__.extend(_OWN[_IMAGE])
+__all__.extend(_own()[_IMAGE])
 __all__.sort()
 
 for _name in (Decoding, ImageError, OpenCVMissingError, Resizing, SimpleJPEGMissingError, decode, resize):

@@ -60,7 +60,7 @@ class CopyPlan:
 
     def __init__(self, node: Node, shard: Share | tuple[int, int]) -> None:
         self.arrays: list[Any] = []
-        """NumPy arrays, arrays in files (`StridedFile`), both as one (`Joined`), and sparse matrices (`SparseRows`)."""
+        """Arrays, files (`StridedFile`), both as one (`Joined`), and what else the engine reads (`EngineRows`)."""
         self.spec = node.spec
         self._share = share = Share(*shard)
         self._is_whole = share.is_whole

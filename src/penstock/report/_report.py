@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,12 +10,11 @@ from typing import Final, NamedTuple, final
 
 from penstock.base._arguments import as_int
 from penstock.base._errors import ArgumentError
+from penstock.base._extensions import CALLS, needed
 from penstock.base._printable import printable
 from penstock.base._traffic import Traffic
 from penstock.base._units import size_text
-from penstock.report import _picture
 from penstock.report._lanes import Lane, PlanStep, StepTime
-from penstock.report._picture import Box, Boxes
 from penstock.report._units import MIB, an, mib, ms, plural, plural_of, share
 from penstock.report._what_if import Model
 
@@ -54,6 +53,26 @@ class WhatIf:
     def __str__(self) -> str:
         wait = f"waiting {self.wait_share:.0%} of the time"
         return f"with {plural(self.workers, 'worker')}: {self.elements_per_s:,.0f} {plural_of(self.unit)}/s, {wait}"
+
+
+@final
+@dataclass(frozen=True)
+class Drawn:
+    """What a picture of a report shows: the consumer, the steps, and their workers."""
+
+    texts: list[str]
+    """Those of the consumer."""
+    is_limit: bool
+    """Whether the consumer is the limit."""
+    plan: PlanStep | None
+    lanes: tuple[Lane, ...]
+    """What workers did; those of the shards of a stream as one."""
+    limit: tuple[Lane, StepTime | None] | None
+    """The slowest workers, and their slowest step."""
+    batch_s: float
+    """The average time of a batch."""
+    given: Callable[[Lane], tuple[float, str]]
+    """Returns the number and the kind of a lane's elements."""
 
 
 @final
@@ -427,16 +446,26 @@ class Report:
                 ".svg."
             )
         title = "\n".join(self._heading()) if self.batches else str(self)
-        _picture.save(title, self._boxes(), path)
+        needed(CALLS, "draw_report")(path, title, self._drawn)
 
-    def _boxes(self) -> Box:
-        boxes = Boxes(tuple(self._shown()), self.slowest if self.batches else None, self._batch_s, self._given)
-        inputs = [] if self.plan is None else [boxes.of(self.plan)]
-        if not self.batches or not self.elapsed_s:
-            return Box(["your program", self.limit if self.batches else "no batch was handed out yet"], inputs)
-        speed = f"{ms(self.use_s)} a batch, {self.elements_per_s:,.0f} {plural_of(self.unit)}/s"
-        texts = ["your program", speed, f"waits {self.wait_share:.0%} of the time for data"]
-        return Box(texts, inputs, is_limit=self.slowest is None and not self.is_idle)
+    @property
+    def _drawn(self) -> Drawn:
+        """What a picture of it shows."""
+        has_times = bool(self.batches and self.elapsed_s)
+        if has_times:
+            speed = f"{ms(self.use_s)} a batch, {self.elements_per_s:,.0f} {plural_of(self.unit)}/s"
+            texts = ["your program", speed, f"waits {self.wait_share:.0%} of the time for data"]
+        else:
+            texts = ["your program", self.limit if self.batches else "no batch was handed out yet"]
+        return Drawn(
+            texts,
+            has_times and self.slowest is None and not self.is_idle,
+            self.plan,
+            tuple(self._shown()),
+            self.slowest if self.batches else None,
+            self._batch_s,
+            self._given,
+        )
 
     def _network(self) -> Iterator[str]:
         if self.traffic.requests:

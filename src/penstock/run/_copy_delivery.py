@@ -48,9 +48,8 @@ from penstock.run._consumer import DeliveryBase
 from penstock.run._lanes import unit_of
 from penstock.run.parts._tables import Parts, Tables
 from penstock.sources.files import file_source, read_error
-from penstock.sources.npy import StridedFile, require_same
+from penstock.sources.npy import EngineRows, StridedFile, require_same
 from penstock.sources.parted import PartedArray
-from penstock.sources.sparse import SparseRows
 
 BLOCK_ROWS: Final = 1 << 12
 """Rows whose indices are computed at once. That spreads the cost of NumPy's calls. More take longer than the batches
@@ -346,7 +345,7 @@ class CopyDelivery(DeliveryBase):
         found = read_error(file, error) if isinstance(file, StridedFile) else SourceError(str(error))
         if isinstance(file, PartedArray):
             found = self._tables.read_error(error.source, error)  # type: ignore[union-attr, arg-type]
-        if isinstance(file, SparseRows):
+        if isinstance(file, EngineRows):
             found = file.error_of(error)
         return _in_batch(found, self._program, position)
 
@@ -423,7 +422,7 @@ def _opened(number: int, array: Any) -> Source | None:
         return Engine.parts(array.bounds, [_opened(number, part) for part in array.parts], name=number)
     if isinstance(array, np.ndarray):
         return Engine.memory(array, name=number)
-    if isinstance(array, SparseRows):
+    if isinstance(array, EngineRows):
         return array.opened(number)
     return file_source(array, 0, may_map=True, name=number)
 
@@ -432,14 +431,14 @@ def _paths(array: Any) -> list[str]:
     """The files that an array lies in."""
     if isinstance(array, Joined):
         return [path for part in array.parts for path in _paths(part)]
-    files = array.files if isinstance(array, SparseRows) else [array] if isinstance(array, StridedFile) else []
+    files = array.files if isinstance(array, EngineRows) else [array] if isinstance(array, StridedFile) else []
     return [file.path for file in files]
 
 
 def _require_same(array: Any, rows: Indices) -> None:
     """Refuses an array if files that have some of its rows are gone, or were replaced."""
     for part, row in array.at(rows) if isinstance(array, Joined) else [(array, int(rows[0]))]:
-        if isinstance(part, SparseRows):
+        if isinstance(part, EngineRows):
             part.require_same(row)
         elif isinstance(part, StridedFile):
             require_same(part, row)

@@ -44,7 +44,7 @@ from penstock.sources._cachefiles import (
     rows_of,
 )
 from penstock.sources._cachevalues import decode, encode
-from penstock.sources._openfile import LocalFile
+from penstock.sources._localfile import LocalFile
 from penstock.sources.arrays import ArraySource
 from penstock.sources.files import FileSource
 from penstock.sources.npy import StridedFile, mapped, seal_size

@@ -15,6 +15,8 @@ import mmap
 import os
 import platform
 import sys
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -23,6 +25,7 @@ from typing import Any, BinaryIO, Final, Self, final
 import numpy as np
 import numpy.typing as npt
 
+from penstock import native
 from penstock.base._errors import PenstockError, SourceError, gone_cure, home_cure
 from penstock.base._files import content_mark, open_file
 from penstock.base._travel import leaves_machine
@@ -36,6 +39,37 @@ _MAX_HEADER_NBYTES: Final = 1 << 20
 SEVERAL_FILES = (
     'For several files side by side: penstock.from_npy({"x": path, "y": other}). One after the other: a list of paths.'
 )
+
+
+class EngineRows(ABC):
+    """Rows that the copy engine reads by a source of its own. They stand for an array in `Source.arrays`."""
+
+    files: "Sequence[StridedFile]"
+    """The files that they lie in."""
+
+    @abstractmethod
+    def opened(self, name: object, row: int = 0) -> native.Source:
+        """Opens them for the copy engine.
+
+        Raises:
+            SourceError: A file is gone, or too short; it names `row`.
+        """
+
+    @abstractmethod
+    def require_same(self, row: int) -> None:
+        """Refuses files that are gone, or were replaced.
+
+        Raises:
+            SourceError: Names the row.
+        """
+
+    @abstractmethod
+    def error_of(self, error: native.CopyError) -> SourceError:
+        """Returns the error of a row that could not be read, as users read it.
+
+        Raises:
+            SourceError: It is that a file is gone, or was replaced.
+        """
 
 
 @final

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from penstock._constructors import from_arrays, range as range_of, zip as zip_of
-from penstock._dataset import Dataset
 from penstock.base import _tree
 from penstock.base._errors import ElementError, LoaderError
 from penstock.base._tree import Tree
+from penstock.dataset import Dataset
+from penstock.functions._constructors import from_arrays, range as range_of, zip as zip_of
 from penstock.report._memory import memory_now
 from penstock.testing._assertions import assert_fits, assert_kept_batches_stay, assert_same, copied, leaves_no_worker
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from penstock._dataset import Dataset
 from penstock.base import _tree
 from penstock.base._spec import Spec, leaf_of, spec_of_leaf
 from penstock.base._tree import Tree
+from penstock.dataset import Dataset
 from penstock.report._memory import worker_pids
 
 STATE_NBYTES = 500

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from penstock._constructors import from_source, range as range_of
-from penstock._dataset import Dataset
-from penstock._loader import Loader
 from penstock.base._errors import DeadlineError, ElementError, LoaderError, WorkerError
 from penstock.base._reach import Reach
+from penstock.dataset import Dataset
+from penstock.functions._constructors import from_source, range as range_of
+from penstock.loader import Loader
 from penstock.run.executors._registry import EXECUTORS
 from penstock.sources.arrays import ArraySource, RangeSource
 from penstock.testing._assertions import (

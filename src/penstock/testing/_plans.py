@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from penstock._constructors import concatenate, from_arrays, interleave, range as range_of, zip as zip_of
-from penstock._dataset import Dataset
+from penstock.dataset import Dataset
+from penstock.functions._constructors import concatenate, from_arrays, interleave, range as range_of, zip as zip_of
 
 
 def _frames() -> Dataset:

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from penstock._constructors import from_source, range as range_of
 from penstock.base import _tree
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
+from penstock.functions._constructors import from_source, range as range_of
 from penstock.plan._source import Read, Source, open_source
 from penstock.testing._assertions import assert_fits, assert_same, row_of
 

@@ -23,11 +23,11 @@ from penstock.lower._copies import Copy
 from penstock.lower._parts import PartProgram
 from penstock.memory._part_memory import HeldParts
 from penstock.memory._times import Noted
+from penstock.plan._parted import by_part
 from penstock.plan._source import inner_of
 from penstock.run.executors._threads import ThreadsExecutor
 from penstock.run.parts._feed import PartFeed
 from penstock.run.parts._plan import Want
-from penstock.sources._openfile import by_part
 from penstock.sources.parted import OpenParts, PartedArray
 
 MOST_AHEAD_ROWS: Final = 1 << 18

@@ -1,0 +1,1 @@
+"""Films: frames by index, and episodes of robots."""

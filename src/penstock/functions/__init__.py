@@ -1,0 +1,1 @@
+"""Functions of the package beside the handle: constructors of datasets, statistics, headroom, replay."""

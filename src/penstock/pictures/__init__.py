@@ -1,0 +1,1 @@
+"""Pictures of elements and of plans, by Matplotlib."""

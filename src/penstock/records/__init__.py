@@ -1,0 +1,1 @@
+"""Records and members: TFRecord, tar, ArrayRecord, MDS, Megatron, ETL, files as they are."""

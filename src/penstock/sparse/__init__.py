@@ -1,0 +1,1 @@
+"""Sparse rows: CSR matrices in memory and in files, and h5ad."""

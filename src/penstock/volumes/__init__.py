@@ -1,0 +1,1 @@
+"""Arrays in chunks, and volumes: HDF5, Zarr, xarray, NIfTI."""
