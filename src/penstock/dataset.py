@@ -228,9 +228,10 @@ class Dataset(NoArray):
     def __getattr__(self, name: str) -> NoReturn:
         if name == "__getitems__" and sys._getframe(1).f_globals.get("__name__", "").startswith("torch.utils.data."):
             caution_data_loader(self._node)
-        if not name.startswith("_") and (verb := found(VERBS, name)) is not None:
-            return functools.partial(verb, self)  # type: ignore[misc]  # to type checkers there is no such attribute
-        return refuse_attribute(self, name, "A dataset")
+        verb = None if name.startswith("_") else found(VERBS, name)
+        if verb is None:
+            refuse_attribute(self, name, "A dataset")
+        return functools.partial(verb, self)  # type: ignore[misc]  # to type checkers there is no such attribute
 
     def __repr__(self) -> str:
         return describe(self._node)
