@@ -1,0 +1,235 @@
+"""Which elements does a run lose or see twice, when it is killed and goes on with other ranks, workers and batches?
+
+Question: A run feeds a number of ranks. It is killed a hundred times, and goes on with 1 to 64 ranks, other numbers of
+worker processes, other parts of a step and other batches. Against the same run without events: which elements were
+never trained on, which came twice, which came in another step, and which had other bytes?
+
+Method: `python benchmarks/resize.py`; `--quick` has 12 events in place of 100. Each life of the run is a process of
+its own, which simulates the ranks one after the other. It saves after some steps, makes up to two more, and ends: it
+exits, or signal 9 ends it after half of the ranks have had their part of a step. In a third kind of life, signal 9
+ends a worker process before the second step. What was trained on after the save is taken back, as the weights are.
+Events come from a seed, and are the same for all. A phase that a contender refuses counts as refused; it then goes on
+from the same state with the ranks, workers and batch that it last took. A loader that raises when a worker dies starts
+again from its last state. Where ranks do not divide a batch, a contender takes the next smaller batch that they
+divide, if it can.
+
+The run without events has 4 ranks. Within a step the order has no meaning. `lost`: elements of steps that are over,
+never trained on. `repeated`: came again. `moved`: came in another step, or in another row or batch. `steps differ`: at
+least one element or bit is another. `bits differ`: elements with other bytes, such as other random numbers.
+
+Jobs: `shuffled` is batches of 192 of 98,304 numbers in random order, with one random number each. `packed` is three
+corpora of documents with known lengths in files, without those that a function of their tokens rejects, packed into
+rows of 256 tokens by best fit, and mixed with weights that change at row 4,000; a step is 64 rows. `pictures` is
+pictures and captions, flipped and brightened at random, in batches of at most 1,024 tokens of caption, padding
+included; a step is one or two whole batches of each rank.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from _harness import _machine
+from _resize_compare import compare
+from _resize_contenders import CONTENDERS
+from _resize_jobs import JOBS, ROW, Job, phases
+from _resize_runs import run_life, run_lives
+
+_CASE_TIMEOUT_S = 3600
+_CONTROL_STEPS = 10
+_SHOWN = 110
+"""Characters of a message that the table prints."""
+
+COLUMNS = {
+    "refused": "refused",
+    "died": "died with a worker",
+    "lost": "lost",
+    "repeated": "repeated",
+    "moved": "moved",
+    "steps": "steps differ",
+    "bits": "bits differ",
+    "state": "state, bytes",
+    "resume": "resume, s",
+    "resume_workers": "with workers, s",
+    "rate": "units/s",
+}
+
+
+def measure(name: str, job: Job, event_count: int, seed: int) -> dict[str, Any]:
+    """Runs one contender through the events of a job, and once without any, and returns what differs."""
+    contender = CONTENDERS[name]
+    run = run_lives(contender, job.name, phases(job, event_count, seed))
+    units = sum(map(len, run.steps))
+    whole = replace(job.start, steps=max(units // job.start.batch + 2, job.least_steps))
+    reference = run_life(contender, job.name, whole, None)
+    if reference.error and not reference.steps:
+        return {"failed": reference.error}
+    control = run_life(contender, job.name, replace(whole, steps=_CONTROL_STEPS), None)
+    difference = compare(reference.steps, run.steps)
+    resumes = [[taken for workers, taken in run.resumes_s if bool(workers) == with_workers] for with_workers in (0, 1)]
+    counts = asdict(difference)
+    return counts | {
+        "refused": len(run.refusals),
+        "died": len(run.worker_deaths),
+        "of_steps": len(run.steps),
+        "lives": run.life_count,
+        "stopped": run.stopped,
+        "control": asdict(compare(reference.steps, control.steps)),
+        "state": max(run.state_nbytes, default=0),
+        "resume": statistics.median(resumes[0]) if resumes[0] else None,
+        "resume_workers": statistics.median(resumes[1]) if resumes[1] else None,
+        "fresh": reference.first_s,
+        "rate": sum(map(len, reference.steps)) / (reference.first_s + reference.rest_s),
+        "messages": Counter(message for _, message in run.refusals).most_common(),
+        "deaths": Counter(run.worker_deaths).most_common(1),
+    }
+
+
+def _run_case(name: str, job: str, args: argparse.Namespace) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as scratch:
+        result = Path(scratch, "result.json")
+        flags = [
+            "--case",
+            f"{job}:{name}",
+            "--result",
+            str(result),
+            "--events",
+            str(args.events),
+            "--seed",
+            str(args.seed),
+        ]
+        here = str(Path(__file__).parent)
+        path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+        quiet = {"PYTHONWARNINGS": "ignore", "PENSTOCK_RESIZE_DIR": scratch, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
+        with open(Path(scratch, "errors"), "w") as errors:
+            done = subprocess.run(
+                [sys.executable, __file__, *flags],
+                stdout=errors,
+                stderr=errors,
+                env=os.environ | quiet,
+                timeout=_CASE_TIMEOUT_S,
+                check=False,
+            )
+        if result.exists():
+            found: dict[str, Any] = json.loads(result.read_text())
+            return found
+        lines = Path(scratch, "errors").read_text().strip().splitlines()
+        return {"failed": f"exit code {done.returncode}: {' '.join(lines[-1:])}"}
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _print_job(job: Job, results: dict[str, dict[str, Any]]) -> None:
+    print(f"\n## {job.title}\n")
+    for line in _behind(results):
+        print(f"behind: {line}")
+    rows = [["", *COLUMNS.values()]]
+    for name, found in results.items():
+        if "failed" in found:
+            rows.append([name, found["failed"][:_SHOWN]])
+            continue
+        cells = [_cell(key, found) for key in COLUMNS]
+        rows.append([name, *cells])
+    widths = [
+        max(len(row[place]) if place < len(row) else 0 for row in rows if len(row) != 2)
+        for place in range(len(rows[0]))
+    ]
+    for row in rows:
+        print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)).rstrip())
+    for name, found in results.items():
+        if "failed" in found:
+            continue
+        if any(found["control"].values()):
+            print(f"{name}: differs from itself without any event: {found['control']}")
+        if found["stopped"]:
+            print(f"{name}: stopped after {found['lives']} lives: {found['stopped'][:_SHOWN]}")
+        for message, count in found["messages"][:3]:
+            print(f"{name}: refused {count}: {' '.join(message.split())[:_SHOWN]}")
+        for message, _ in found["deaths"]:
+            print(f"{name}: when a worker was killed: {' '.join(message.split())[:_SHOWN]}")
+
+
+def _cell(key: str, found: dict[str, Any]) -> str:
+    value = found[key]
+    if value is None:
+        return "-"
+    if key == "steps":
+        return f"{value:,} of {found['of_steps']:,}"
+    if key == "refused":
+        return f"{value:,} of {found['lives']:,}"
+    return f"{value:,.2f}" if key in ("resume", "resume_workers") else f"{value:,.0f}"
+
+
+def _behind(results: dict[str, dict[str, Any]]) -> list[str]:
+    """Returns where another contender has a better number than penstock: a line for each column."""
+    ours = results.get("penstock")
+    if ours is None or "failed" in ours:
+        return []
+    lines = []
+    for key, title in COLUMNS.items():
+        sign = -1 if key == "rate" else 1
+        values = {name: found[key] for name, found in results.items() if found.get(key) is not None}
+        if "penstock" not in values:
+            continue
+        best = min(values, key=lambda name: sign * values[name])
+        if sign * values[best] < sign * values["penstock"]:
+            lines.append(f"{title}: {_cell(key, results['penstock'])}, {best} {_cell(key, results[best])}")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--quick", action="store_true", help="12 events in place of 100")
+    parser.add_argument("--events", type=int, help="lives of each run; default 100")
+    parser.add_argument("--seed", type=int, default=1, help="of the events")
+    parser.add_argument("--only", help="comma-separated names of contenders")
+    parser.add_argument("--jobs", default=",".join(JOBS), help="comma-separated names of jobs")
+    parser.add_argument("--json", type=Path, help="also write all numbers to this file")
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    args.events = args.events or (12 if args.quick else 100)
+    if args.case:
+        job, name = args.case.split(":")
+        unfinished = args.result.with_suffix(".part")
+        unfinished.write_text(json.dumps(measure(name, JOBS[job], args.events, args.seed)))
+        unfinished.rename(args.result)
+        return
+    names = args.only.split(",") if args.only else list(CONTENDERS)
+    installed = [name for name in names if _version(CONTENDERS[name].package)]
+    everything: dict[str, dict[str, dict[str, Any]]] = {}
+    for job in args.jobs.split(","):
+        everything[job] = {}
+        for name in installed:
+            if job in CONTENDERS[name].jobs:
+                print(f"  {job}: {name}", file=sys.stderr, flush=True)
+                everything[job][name] = _run_case(name, job, args)
+    if args.json:
+        args.json.write_text(json.dumps(everything, indent=1))
+    print(f"{args.events} events, seed {args.seed}, {_machine()}")
+    print(", ".join(f"{name} ({CONTENDERS[name].package} {_version(CONTENDERS[name].package)})" for name in installed))
+    for job, results in everything.items():
+        _print_job(JOBS[job], results)
+        for name in installed:
+            if job not in CONTENDERS[name].jobs:
+                print(f"{name}: not offered: {CONTENDERS[name].lacks}")
+    if missing := [name for name in names if name not in installed]:
+        print(f"\nnot installed: {', '.join(missing)}")
+    print(f"\nA unit is an element, a row of {ROW} tokens, or a batch of pictures.")
+
+
+if __name__ == "__main__":
+    main()
