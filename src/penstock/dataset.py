@@ -7,11 +7,9 @@ A verb checks its arguments, builds one node, and returns a new handle. The mean
 import contextlib
 import functools
 import logging
-import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsIndex, final, overload
 
 import numpy as np
@@ -31,33 +29,27 @@ from penstock.base._errors import (
 from penstock.base._extensions import CALLS, VERBS, found, needed
 from penstock.base._positions import require_order
 from penstock.base._retries import reading_alone
-from penstock.base._spec import ArraySpec, Spec
+from penstock.base._spec import Spec
 from penstock.base._tracebacks import shorten
-from penstock.base._tree import Structure, Tree
+from penstock.base._tree import Tree
 from penstock.loader import OPTIONS, Loader, LoaderOptions
 from penstock.lower._loose import loosened
 from penstock.lower._rewrite import reader_of, with_parts
 from penstock.lower._share import Uneven
 from penstock.memory._rows import Indices, copied
-from penstock.plan._around import Anchors, around, offsets_of
 from penstock.plan._batch import Batch, Unbatch
-from penstock.plan._blocks import Buckets, Cost, Packs, as_lengths, caution_long
 from penstock.plan._by_chunks import shuffled_by_chunks
 from penstock.plan._cast import Cast
 from penstock.plan._cautions import (
     begins_again,
-    caution_cut,
     caution_data_loader,
-    caution_missing,
-    caution_stride,
     caution_windows,
-    reordering,
     was_read,
 )
 from penstock.plan._combine import Concatenate
 from penstock.plan._fields import Fields
 from penstock.plan._filter import Expand, Filter, FlatMap
-from penstock.plan._index import Repeat, Select, Shuffle, repeats, scatters_overlaps, sliced
+from penstock.plan._index import Repeat, Shuffle
 from penstock.plan._map import Map, function_name
 from penstock.plan._node import (
     POSITION_LIMIT,
@@ -65,30 +57,25 @@ from penstock.plan._node import (
     Length,
     Node,
     allow_depth,
-    clear_after,
     finite_length,
     history,
     walk,
 )
-from penstock.plan._pack import Pack, TokenBatch
-from penstock.plan._pad import BucketByLength, Bucketed, PaddedBatch, Padding
+from penstock.plan._pad import PaddedBatch
 from penstock.plan._parts import PackedMap, Parts
 from penstock.plan._patches import patched
-from penstock.plan._pick import Pick, picked
-from penstock.plan._ragged import EndToEnd, RaggedBatch
+from penstock.plan._pick import picked
+from penstock.plan._ragged import RaggedBatch
 from penstock.plan._reader import Reader
-from penstock.plan._sample import Sample, Weights, as_weights, by_class
-from penstock.plan._source_node import SourceNode
-from penstock.plan._split import boundaries, by_classes, by_groups, require_apart
 from penstock.plan._text import describe, length_text, length_words, uncounted
-from penstock.plan._windows import Windows, group_bounds, grouped, window_count
 from penstock.run._shard import Shard, shard_of, warn_of_missing_shard
-from penstock.sources.arrays import ArraySource
+from penstock.verbs import _batches, _sample, _split, _windows
+from penstock.verbs._asked import caller, integer, mapped, require_finite, require_function, require_random
 from penstock.verbs._caching import cached, materialized, settled
 from penstock.verbs._check import EXECUTORS, CheckResult, check
 from penstock.verbs._join import On, groups_of, joined, positions_of
-from penstock.verbs._labels import Labels, labels_of
-from penstock.verbs._lengths import KnownLengths, lengths_of, measured, without_count
+from penstock.verbs._labels import Labels
+from penstock.verbs._lengths import measured
 from penstock.verbs._reduce import reduced
 
 if TYPE_CHECKING:
@@ -264,7 +251,7 @@ class Dataset(NoArray):
         """
         if isinstance(index, slice):
             return self._sliced("slice", _slice_text(index), index.start, index.stop, index.step)
-        self._require_random(f"[{index!r:.40}]", "Take it as it comes: next(iter(ds.skip(i)))")
+        require_random(self._node, f"[{index!r:.40}]", "Take it as it comes: next(iter(ds.skip(i)))")
         number = as_int(index)
         if number is None:
             is_flag = isinstance(index, (bool, np.bool_))
@@ -386,8 +373,8 @@ class Dataset(NoArray):
                     "map(keeps_count=False) is for map(batched=): say how many elements the function gets at once. To "
                     "make several of one: flat_map()."
                 )
-            return Dataset(self._mapped("map", fn, element_spec))
-        _require_function("map", fn)
+            return Dataset(mapped(self._node, "map", fn, element_spec))
+        require_function("map", fn)
         if isinstance(batched, bool):
             raise ArgumentTypeError(f"map(batched={batched}): say how many elements it gets at once, batched=256.")
         size = integer("map", "batched", batched, least=1)
@@ -426,7 +413,7 @@ class Dataset(NoArray):
             >>> bool((noisy[1] == noisy[1]).all()), bool((noisy[1] == noisy[2]).any())
             (True, False)
         """
-        return Dataset(self._mapped("random_map", fn, element_spec, integer("random_map", "seed", seed)))
+        return Dataset(mapped(self._node, "random_map", fn, element_spec, integer("random_map", "seed", seed)))
 
     def filter(self, fn: Callable[[Any], Any]) -> "Dataset":
         """Keeps the elements of which a function says True.
@@ -450,7 +437,7 @@ class Dataset(NoArray):
             >>> [int(x) for x in penstock.range(10).filter(lambda x: x % 3 == 0)]
             [0, 3, 6, 9]
         """
-        return Dataset(Filter(self._mapped("filter", fn, verdict="bool")))
+        return Dataset(Filter(mapped(self._node, "filter", fn, verdict="bool")))
 
     def flat_map(self, fn: Callable[[Any], Any], *, element_spec: Tree = None) -> "Dataset":
         """Replaces every element by the elements that a function makes of it, in order.
@@ -478,21 +465,9 @@ class Dataset(NoArray):
             >>> [int(x) for x in penstock.range(4).flat_map(lambda x: [x] * x)]
             [1, 2, 2, 3, 3, 3]
         """
-        _require_function("flat_map", fn)
+        require_function("flat_map", fn)
         declared = None if element_spec is None else Spec.of(element_spec)
         return Dataset(FlatMap(Expand(self._node, fn, declared, caller())))
-
-    def _mapped(
-        self,
-        verb: str,
-        fn: Callable[..., Any],
-        element_spec: Tree = None,
-        seed: int | None = None,
-        verdict: str | None = None,
-    ) -> Map:
-        _require_function(verb, fn)
-        declared = None if element_spec is None else Spec.of(element_spec)
-        return Map(self._node, fn, declared, caller(), seed, verdict)
 
     def cast(self, dtype: Any) -> "Dataset":
         """Converts leaves to other dtypes, without Python per element.
@@ -629,12 +604,12 @@ class Dataset(NoArray):
         if window is not None:
             window = integer("shuffle", "window", window, least=1)
         if window is None:
-            self._require_random(
-                "shuffle()", "Give window=, and that many elements are held and shuffled among themselves"
+            require_random(
+                self._node, "shuffle()", "Give window=, and that many elements are held and shuffled among themselves"
             )
         if self._node.access == "random":
             cure = "Shuffle before repeat(): every round gets an order of its own."
-            self._require_finite("shuffle", cure)
+            require_finite(self._node, "shuffle", cure)
             if finite_length(self._node) >= POSITION_LIMIT:
                 raise ArgumentError(f"shuffle() puts fewer than 2**62 elements in order, and these are more. {cure}")
         return Dataset(Shuffle(self._node, seed, window, reshuffle))
@@ -695,42 +670,7 @@ class Dataset(NoArray):
             >>> [batch.tolist() for batch in even]
             [[0, 0, 1, 1], [0, 0, 1, 1]]
         """
-        self._require_random("sample()", "Let filter() with a random choice leave elements out of it")
-        self._require_finite("sample", "Use take(n) first.")
-        seed = integer("sample", "seed", seed)
-        wanted = None if count is None else integer("sample", "count", count)
-        if (weights is None) == (balance is None):
-            raise ArgumentError("sample() draws by weights, sample(weights), or by class, sample(balance=labels).")
-        if balance is None:
-            assert weights is not None
-            if per_class is not None or class_count is not None:
-                raise ArgumentError("sample(per_class=, class_count=) are for sample(balance=labels).")
-            values = as_weights(labels_of(self._node, "sample(weights=...)", weights))
-        else:
-            labels = labels_of(self._node, "sample(balance=...)", balance)
-            if not isinstance(per_class, Mapping) or -1 in per_class:
-                caution_missing(self._node, labels)
-            if per_class is not None:
-                if not replacement:
-                    raise ArgumentError(
-                        "sample(per_class=, replacement=False): a class that has no element left begins again, or "
-                        "groups would not be full. Leave replacement out."
-                    )
-                return Dataset(by_class(self._node, labels, per_class, class_count, seed, wanted))
-            if class_count is not None:
-                raise ArgumentError("sample(class_count=) needs the number of elements of each: per_class=.")
-            _, inverse, counts = np.unique(labels, return_inverse=True, return_counts=True)
-            values = (1 / counts)[inverse.ravel()]
-        if not np.isfinite(values).all() or (values < 0).any() or not values.any():
-            raise ArgumentError("sample(weights): weights are finite, none below 0, and not all 0.")
-        most = len(values) if replacement else int(np.count_nonzero(values))
-        number = most if wanted is None else wanted
-        if not replacement and number > most:
-            raise ArgumentError(
-                f"sample(count={number}, replacement=False): only {most} elements have a weight. Draw fewer, or with "
-                "replacement."
-            )
-        return Dataset(Sample(self._node, seed, number, Weights(values), bool(replacement)))
+        return Dataset(_sample.sample(self._node, weights, balance, per_class, class_count, seed, replacement, count))
 
     def repeat(self, count: int | None = None) -> "Dataset":
         """Repeats the dataset; round `r` of epoch `e` is epoch `e * count + r` of what is before.
@@ -759,7 +699,7 @@ class Dataset(NoArray):
         if count is not None:
             count = integer("repeat", "count", count, most=None)
         if self._node.length is not None:
-            self._require_finite("repeat", "It is endless already.")
+            require_finite(self._node, "repeat", "It is endless already.")
         made = Repeat(self._node, count)
         made.length  # noqa: B018  # refuses an endless repeat of nothing
         return Dataset(made)
@@ -802,18 +742,7 @@ class Dataset(NoArray):
         return self._sliced("shard", f"{index}, {count}", index, None, count)
 
     def _sliced(self, verb: str, text: str, start: int | None, stop: int | None, step: int | None) -> "Dataset":
-        given = (start, stop, step)
-        numbers = [as_int(each) for each in given]
-        if any(number is None and each is not None for number, each in zip(numbers, given, strict=True)):
-            raise ArgumentTypeError(f"A slice of a dataset needs integers, got [{text}].")
-        try:
-            node = sliced(self._node, verb, text, *numbers)
-        except ValueError as error:
-            raise ArgumentError(f"[{text}] is not possible here: {error}.") from None
-        if node.start >= POSITION_LIMIT:
-            raise ArgumentError(f"[{text}] is not possible here: positions go up to 2**62 - 1.")
-        caution_cut(node)
-        return Dataset(node)
+        return Dataset(_split.cut(self._node, verb, text, start, stop, step))
 
     def k_folds(
         self,
@@ -894,85 +823,7 @@ class Dataset(NoArray):
             >>> [int(x) for x in test]
             [4, 9]
         """
-        self._require_finite("split", "Use take(n) first.")
-        parts = tuple(part if (number := as_int(part)) is None else number for part in parts)
-        node, count = self._node, len(self)
-        if node.randomness.reorders:
-            steps, keeps = reordering(node)
-            raise ArgumentError(
-                f"split() after {steps} would let elements wander between the parts, for each epoch has an order of "
-                f"its own. Split first{' and shuffle each part' if keeps else ', and do so in each part'}{keeps}."
-            )
-        if repeats(node):
-            raise ArgumentError(
-                "split() after repeat() would put the same element into several parts. Split first and repeat each "
-                "part."
-            )
-        if any(isinstance(each, Pick) and each.has_twins for each in walk(node, history)):
-            raise ArgumentError(
-                "split() after an array of indices that has some of them twice would put the same element into several "
-                "parts. Split first, or give each index once: ds[numpy.unique(indices)]."
-            )
-        if groups is not None or stratify is not None or seed is not None:
-            self._require_random("split(groups=, stratify=, seed=)", "Split by range")
-        if groups is not None and stratify is not None:
-            raise ArgumentError(
-                "split(groups=..., stratify=...): whole groups have the classes that they have. Give one of the two. "
-                "Or split the names of the groups, from_arrays(names).split(..., stratify=a class for each), and take "
-                "the elements of each part: ds[numpy.isin(groups, part)]."
-            )
-        seed = None if seed is None else integer("split", "seed", seed)
-        if all(isinstance(part, int) for part in parts) and sum(parts) == 100 < count:
-            fractions = ", ".join(f"{part / 100:g}" for part in parts)
-            _log.warning(
-                "split(%s) makes parts of these sizes, and leaves out the other %d of %d. If these are per cent, "
-                "write split(%s).", ", ".join(map(str, parts)), count - 100, count, fractions,
-            )  # fmt: skip
-        if len(parts) == 1 and isinstance(parts[0], float) and 0 < parts[0] < 1:
-            _log.warning(
-                "split(%g) makes one part, and leaves out the rest. For both, write split(%g, %g).",
-                parts[0], parts[0], 1 - parts[0],
-            )  # fmt: skip
-        if groups is not None:
-            chosen = by_groups(labels_of(node, "split(groups=...)", groups), parts, seed)
-            require_apart(node, chosen, count)
-            for number, (part, members) in enumerate(zip(parts, chosen, strict=True)):
-                if part and not len(members):
-                    _log.warning(
-                        "split(%s, groups=...) leaves part %d empty: groups stay whole, and none is so small. Whole "
-                        "numbers are counts of elements; shares are fractions, such as 0.8, 0.2.",
-                        ", ".join(map(str, parts)), number,
-                    )  # fmt: skip
-            return self._chosen(parts, chosen)
-        scattering = scatters_overlaps(node)
-        if scattering is not None:
-            groups_cure = ", or give groups=, a label a window" if node.access == "random" else ""
-            raise ArgumentError(
-                f"split() after {scattering.verb}() of overlapping windows would make parts that share data. Put "
-                f"split() before {scattering.verb}(){groups_cure}."
-            )
-        if node.overlap != "none" and (seed is not None or stratify is not None):
-            dealt_by = "stratify" if seed is None else "seed"
-            raise ArgumentError(
-                f"split({dealt_by}=...) would deal overlapping windows to different parts, which would then share "
-                f"data. Split by range (no {dealt_by}), or give groups=, a label a window. Or split the elements, and "
-                "make the windows of each part."
-            )
-        if stratify is not None:
-            return self._chosen(parts, by_classes(labels_of(node, "split(stratify=...)", stratify), parts, seed))
-        ends = boundaries(parts, count)
-        return _ranges(node if seed is None else Shuffle(node, seed, None, reshuffle=False), parts, ends)
-
-    def _chosen(self, parts: Sequence[float], chosen: Sequence[Indices]) -> tuple["Dataset", ...]:
-        results = []
-        for number, positions in enumerate(chosen):
-            name, count = f"{number} of {parts}", len(positions)
-            first, last = (int(positions[0]), int(positions[-1])) if count else (0, -1)
-            if last - first + 1 == count:  # they ascend
-                results.append(self._sliced("split", name, first, first + count, None))
-            else:
-                results.append(Dataset(Select(self._node, "split", name, positions)))
-        return tuple(results)
+        return tuple(map(Dataset, _split.split(self._node, parts, groups, stratify, seed)))
 
     # Shape.
 
@@ -1023,29 +874,7 @@ class Dataset(NoArray):
             >>> [batch.shape for batch in ragged.batch(max_tokens=6, lengths=range(5))]
             [(3, 2), (1, 3), (1, 4)]
         """
-        if (size is None) == (max_tokens is None):
-            raise ArgumentError("batch() needs a size, batch(32), or a number of tokens, batch(max_tokens=4096).")
-        if max_tokens is not None:
-            if drop_remainder:
-                raise ArgumentError("batch(max_tokens=, drop_remainder=True): no batch has a size to be short of.")
-            limit = integer("batch", "max_tokens", max_tokens, least=1)
-            known = None if lengths is None else self._known_lengths("batch(lengths=...)", lengths)
-            if known is not None and known.seed is not None:
-                raise ArgumentError(
-                    "batch(lengths=...): lengths are those of elements by position, but the order changes with each "
-                    "epoch. Put this step before shuffle(), or use shuffle(reshuffle=False), or "
-                    "bucket_by_length(lengths=..., max_tokens=...), which takes the shuffle over."
-                )
-            flat = None if known is None else np.asarray(known.lengths[0], np.int64)
-            padding, is_declared = _padding("batch", None, None), _declares_axes(self._node)
-            of = _cost("batch", cost, has_lengths=flat is not None)
-            made = TokenBatch(loosened(self._node), flat, limit, padding, cost=of, is_declared=is_declared)
-            assert made.length is None or made.length >= 0  # refuses a sequence that is too long
-            return Dataset(made)
-        if lengths is not None:
-            raise ArgumentError("batch(lengths=) is for batch(max_tokens=).")
-        _cost("batch", cost, has_lengths=False)
-        return Dataset(Batch(self._node, integer("batch", "size", size, least=1), drop_remainder))
+        return Dataset(_batches.batch(self._node, size, drop_remainder, max_tokens, lengths, cost))
 
     def pack(
         self,
@@ -1123,40 +952,9 @@ class Dataset(NoArray):
             >>> [ends.tolist() for tokens, ends in ragged.pack(4, lengths=range(5), offsets=True)]
             [[0, 1, 3, 4], [0, 2, 4], [0, 2]]
         """
-        if fit not in ("next", "first", "best"):
-            raise ArgumentError(f"pack(fit={fit!r:.80}): it is 'next', 'first' or 'best'.")
-        sizes, structure = _row_sizes(length)
-        if structure is not None and (split or lengths is None):
-            raise ArgumentError(
-                f"pack({length!r:.80}): parts of different lengths have no common place to be cut, so elements stay "
-                "whole. Write pack(..., lengths={...}, split=False), with lengths in the same tree."
-            )
-        if fit != "next" and lengths is None:
-            raise ArgumentError(
-                f"pack(fit={fit!r}) looks for room in all rows, by the lengths of all elements. Give them, "
-                "pack(..., lengths=[...]), or use fit='next'."
-            )
-        node, flat, packs = self._node, None, None
-        if lengths is not None:
-            node, known, seed, is_local = self._known_lengths("pack(lengths=...)", lengths, structure)
-            node = without_count(node, lengths)
-            if fit != "next" or seed is not None or structure is not None:
-                packs = Packs(as_lengths("pack", known), seed, is_local, sizes, fit, bool(split))
-            else:
-                flat = np.asarray(known[0], np.int64)
-            if packs is not None and drop_remainder:
-                raise ArgumentError(
-                    "pack(drop_remainder=True): rows come from blocks here, and each block may end with a row that is "
-                    "not full. Leave drop_remainder out; or use fit='next', one length and no shuffle before."
-                )
-            if not split:
-                caution_long(f"pack({length})", known, sizes)
-        options = bool(split), padding_value, bool(drop_remainder), bool(positions)
-        made = Pack(loosened(node), flat, sizes, structure, *options, packs, bool(offsets))
-        assert made.length is None or made.length >= 0  # refuses lengths that make too many rows
-        if self._node.known_spec is not None:
-            made.spec  # noqa: B018  # refuses what is wrong here
-        return Dataset(made)
+        return Dataset(
+            _batches.pack(self._node, length, lengths, fit, split, padding_value, drop_remainder, positions, offsets)
+        )
 
     def lengths(
         self,
@@ -1191,15 +989,11 @@ class Dataset(NoArray):
             >>> sentences.lengths("tokens")
             array([0, 1, 2, 3, 4])
         """
-        self._require_random("lengths()", "Count as they come, with map(len), or use pack() without lengths")
-        self._require_finite("lengths", "Use take(n), or put it before repeat().")
+        require_random(self._node, "lengths()", "Count as they come, with map(len), or use pack() without lengths")
+        require_finite(self._node, "lengths", "Use take(n), or put it before repeat().")
         if refused := {"on_error", "shard"} & loader_options.keys():
             raise ArgumentError(f"lengths({min(refused)}=): lengths are those of all elements. Leave it out.")
         return measured(self._node, f"lengths({'' if key is None else repr(key)})", key, progress, loader_options)
-
-    def _known_lengths(self, call: str, lengths: Any, structure: Structure | None = None) -> KnownLengths:
-        self._require_random(call, "Leave lengths out, and rows come as a stream")
-        return lengths_of(self._node, call, lengths, structure)
 
     def padded_batch(
         self,
@@ -1243,7 +1037,7 @@ class Dataset(NoArray):
             >>> penstock.range(4).map(np.arange).padded_batch(2, padding_values=-1, side="left")[1].tolist()
             [[-1, 0, 1], [0, 1, 2]]
         """
-        padding = _padding("padded_batch", padded_shapes, padding_values, side)
+        padding = _batches.padding_of("padded_batch", padded_shapes, padding_values, side)
         count = integer("padded_batch", "size", size, least=1)
         return Dataset(PaddedBatch(loosened(self._node), count, drop_remainder, padding))
 
@@ -1296,29 +1090,7 @@ class Dataset(NoArray):
             >>> [batch.offsets.tolist() for batch in batches]
             [[0, 0, 1, 3], [0, 3], [0, 4], [0, 5]]
         """
-        if (size is None) == (max_tokens is None):
-            raise ArgumentError(
-                "ragged_batch() needs a size, ragged_batch(32), or a number of tokens, ragged_batch(max_tokens=4096)."
-            )
-        if max_tokens is None:
-            if lengths is not None:
-                raise ArgumentError("ragged_batch(lengths=) is for ragged_batch(max_tokens=).")
-            count = integer("ragged_batch", "size", size, least=1)
-            return Dataset(RaggedBatch(loosened(self._node), count, drop_remainder, EndToEnd()))
-        if drop_remainder:
-            raise ArgumentError("ragged_batch(max_tokens=, drop_remainder=True): no batch has a size to be short of.")
-        limit, node, flat, packs = integer("ragged_batch", "max_tokens", max_tokens, least=1), self._node, None, None
-        if lengths is not None:
-            node, known, seed, is_local = self._known_lengths("ragged_batch(lengths=...)", lengths)
-            caution_long(f"ragged_batch(max_tokens={limit})", known, (limit,))
-            tokens = [np.maximum(known[0], 1)]
-            if seed is None:
-                flat = np.asarray(tokens[0], np.int64)
-            else:
-                packs = Packs(as_lengths("ragged_batch", tokens), seed, is_local, (limit,), "next", splits=False)
-        made = TokenBatch(loosened(node), flat, limit, EndToEnd(), packs)
-        assert made.length is None or made.length >= 0  # refuses a sequence that is too long
-        return Dataset(made)
+        return Dataset(_batches.ragged_batch(self._node, size, drop_remainder, max_tokens, lengths))
 
     def csr_batch(self, size: int, *, drop_remainder: bool = False) -> "Dataset":
         """Puts consecutive sparse rows side by side, as a matrix in compressed rows (CSR).
@@ -1425,67 +1197,21 @@ class Dataset(NoArray):
             >>> len(batches), [batch.shape for batch in batches]
             (3, [(2, 1), (2, 3), (1, 4)])
         """
-        padding = _padding("bucket_by_length", padded_shapes, padding_values, side)
-        if lengths is not None:
-            if (batch_size is None) == (max_tokens is None) or (length_fn, boundaries, batch_sizes) != (None,) * 3:
-                raise ArgumentError(
-                    "bucket_by_length(lengths=...) sorts by lengths, so it takes no function and no boundaries, and "
-                    "the size of batches in one way: batch_size=32 or max_tokens=4096."
-                )
-            of = _cost("bucket_by_length", cost, has_lengths=max_tokens is not None)
-            return self._bucketed(lengths, batch_size, max_tokens, of, padding, drop_remainder)
-        _cost("bucket_by_length", cost, has_lengths=False)
-        if batch_size is not None or max_tokens is not None:
-            raise ArgumentError(
-                "bucket_by_length(batch_size=) and max_tokens= need lengths=, a number for each element. With a "
-                "function and boundaries, write batch_sizes=[...], one for each bucket."
+        padding = _batches.padding_of("bucket_by_length", padded_shapes, padding_values, side)
+        return Dataset(
+            _batches.bucket_by_length(
+                self._node,
+                length_fn,
+                boundaries,
+                batch_sizes,
+                lengths,
+                batch_size,
+                max_tokens,
+                cost,
+                padding,
+                drop_remainder,
             )
-        edges = _integers("bucket_by_length", "boundaries", boundaries)
-        sizes = _integers("bucket_by_length", "batch_sizes", batch_sizes, least=1)
-        if list(edges) != sorted(set(edges)):
-            raise ArgumentError(f"bucket_by_length(boundaries={list(edges)}): they must ascend.")
-        if len(sizes) != len(edges) + 1:
-            raise ArgumentError(
-                f"bucket_by_length() has {len(edges)} boundaries, and so {len(edges) + 1} buckets, but got "
-                f"{len(sizes)} batch_sizes."
-            )
-        spec = self._node.known_spec
-        if length_fn is len and spec is not None and not isinstance(tree := spec.tree, ArraySpec):
-            part = repr(next(iter(tree))) if isinstance(tree, dict) else 0
-            raise ArgumentError(
-                f"bucket_by_length(len): an element is {type_of(tree)}, whose len is always {len(tree)}, so all go "
-                f"to one bucket. Say of which part: lambda element: len(element[{part}])."
-            )
-        shape = spec.leaves[0].shape if length_fn is len and spec is not None and spec.is_lone else ()
-        if None in shape[1:] and shape[0] is not None:
-            raise ArgumentError(
-                f"bucket_by_length(len): an element is {spec}, whose len is always {shape[0]}, so all go to one "
-                f"bucket. Say of which axis: lambda element: element.shape[{shape.index(None)}]."
-            )
-        _require_function("bucket_by_length", length_fn)
-        assert length_fn is not None
-        judged = Dataset(loosened(self._node))._mapped("bucket_by_length", length_fn, verdict="int64")
-        return Dataset(BucketByLength(judged, edges, sizes, drop_remainder, padding))
-
-    def _bucketed(
-        self, lengths: Any, batch_size: Any, max_tokens: Any, cost: Cost | None, padding: Padding, drop_remainder: bool
-    ) -> "Dataset":
-        node, known, seed, is_local = self._known_lengths("bucket_by_length(lengths=...)", lengths)
-        verb, table = "bucket_by_length", as_lengths("bucket_by_length", known)
-        if max_tokens is None:
-            size = integer(verb, "batch_size", batch_size, least=1)
-            buckets = Buckets(table, seed, is_local, size, None)
-            ordered = Bucketed(loosened(node), buckets)
-            return Dataset(PaddedBatch(ordered, size, drop_remainder, padding, buckets=buckets))
-        if drop_remainder:
-            raise ArgumentError(
-                "bucket_by_length(max_tokens=, drop_remainder=True): no batch has a size to be short of. Leave "
-                "drop_remainder out, or use batch_size=."
-            )
-        limit = integer(verb, "max_tokens", max_tokens, least=1)
-        caution_long(f"{verb}(max_tokens={limit})", known, (limit,))
-        buckets, is_declared = Buckets(table, seed, is_local, None, limit, cost), _declares_axes(node)
-        return Dataset(TokenBatch(loosened(node), None, limit, padding, buckets, is_declared=is_declared))
+        )
 
     def unbatch(self) -> "Dataset":
         """Takes elements apart along their first axis; the opposite of `batch`.
@@ -1559,36 +1285,7 @@ class Dataset(NoArray):
             >>> clip["is_pad"]["image"].tolist(), clip["is_pad"]["action"].tolist()
             ([True, False], [False, False, True])
         """
-        shift, stride = (integer("windows", name, each, 1) for name, each in (("shift", shift), ("stride", stride)))
-        tail, total, offsets = bool(tail), self._node.length, None
-        if isinstance(length, Mapping):
-            self._require_random("windows({name: offsets})", "Keep its elements first, or give a length: windows(8)")
-            offsets, size = offsets_of(self._node, length), 1
-            if stride != 1:
-                raise ArgumentError(f"windows({{name: offsets}}, stride={stride}): the offsets say how far apart.")
-        else:
-            size = integer("windows", "length", length, least=1)
-        span = (size - 1) * stride + 1
-        if groups is None:
-            if offsets is None:
-                count = window_count(total, span, shift, tail) if isinstance(total, int) else total
-                plain = Windows(self._node, size, shift, stride, None, count, tail)
-                caution_windows(self._node, plain.label)
-                caution_stride(self._node, plain)
-                return Dataset(plain)
-            caution_windows(self._node, "windows({name: offsets})")
-            order, sizes = None, np.array([min(total or 0, POSITION_LIMIT)], np.int64)
-        else:
-            self._require_random("windows(groups=)", "Make the windows in the generator, or by flat_map()")
-            order, sizes = grouped(labels_of(self._node, "windows(groups=...)", groups))
-        bounds, count = group_bounds(sizes, span, shift, tail)
-        node = self._node if order is None else Select(self._node, "windows", "groups=...", order, is_hidden=True)
-        if offsets is None:
-            return Dataset(Windows(node, size, shift, stride, bounds, count, tail))
-        pads = SourceNode(ArraySource(np.array([False, True])), "from_arrays")
-        every = [each for name in node.spec.tree for each in offsets.get(name, (0,))]
-        anchors = Anchors(bounds, shift, total if total == math.inf else count, min(every), max(every))
-        return Dataset(around(node, offsets, anchors, pads))
+        return Dataset(_windows.windows(self._node, length, shift, stride, groups, tail))
 
     def group_by(self, key: "Labels") -> "Dataset":
         """Makes one element of all elements that have the same label, wherever they stand.
@@ -1616,8 +1313,8 @@ class Dataset(NoArray):
             >>> [(int(one["user"]), one["page"].tolist()) for one in visits.group_by("user")]
             [(7, [1, 3]), (9, [2])]
         """
-        self._require_random("group_by()", "Bring neighbours together in the generator")
-        self._require_finite("group_by", "Use take(n) first.")
+        require_random(self._node, "group_by()", "Bring neighbours together in the generator")
+        require_finite(self._node, "group_by", "Use take(n) first.")
         caution_windows(self._node, "group_by()")
         return Dataset(groups_of(self._node, key))
 
@@ -1662,8 +1359,8 @@ class Dataset(NoArray):
                 f"join() takes another dataset, got {type_of(other)}: from_arrays({{...}}) makes one."
             )
         for each in (self, other):
-            each._require_random("join()", "Look keys up in a map(): lambda x: table[x['key']]")
-            each._require_finite("join", "Use take(n) first, or join() before repeat().")
+            require_random(each._node, "join()", "Look keys up in a map(): lambda x: table[x['key']]")
+            require_finite(each._node, "join", "Use take(n) first, or join() before repeat().")
         return Dataset(joined(self._node, other._node, on, how, fill))
 
     def positions_of(self, keys: "npt.ArrayLike", *, on: str | int) -> Indices:
@@ -1694,8 +1391,8 @@ class Dataset(NoArray):
             >>> int(users[users.positions_of("a9", on="id")]["age"])
             40
         """
-        self._require_random("positions_of()", "Choose as they come: filter()")
-        self._require_finite("positions_of", "Use take(n) first, or positions_of() before repeat().")
+        require_random(self._node, "positions_of()", "Choose as they come: filter()")
+        require_finite(self._node, "positions_of", "Use take(n) first, or positions_of() before repeat().")
         return positions_of(self._node, keys, on)
 
     def patches(
@@ -1873,7 +1570,7 @@ class Dataset(NoArray):
                 f"reduce({start}, {name}): the function comes first, as in functools.reduce: reduce({name}, {start})."
             )
         for function in (fn, combine) if combine is not None else (fn,):
-            _require_function("reduce", function)
+            require_function("reduce", function)
         return reduced(
             self._node, fn, initial, caller(), combine=combine, path=path, key=key, progress=progress,
             options=loader_options,
@@ -2197,26 +1894,6 @@ class Dataset(NoArray):
     def _loader_of(self, call: str, options: dict[str, Any], training: bool) -> Loader:
         return Loader(self._node, _options(call, options, training=training), same_epoch=not training)
 
-    def _require_random(self, what: str, cure: str) -> None:
-        """Refuses what needs elements by their index, where a stream gives one after the other."""
-        node = self._node
-        if node.access == "random":
-            return
-        while (below := next((each for each in node.inputs if each.access == "stream"), None)) is not None:
-            node = below
-        raise ArgumentTypeError(
-            f"{what} needs random access, but {node.label} gives elements one after the other: this dataset is a "
-            f"stream. {cure}."
-            + ("" if self._node.length == math.inf else " Or keep its elements: materialize(path) has random access.")
-        )
-
-    def _require_finite(self, verb: str, cure: str) -> None:
-        if not isinstance(self._node.length, int):
-            raise ArgumentError(
-                f"{verb}() needs a known number of elements, but this is {length_words(self._node.length)}. "
-                f"{uncounted(self._node) if self._node.length is None else cure}"
-            )
-
 
 def _told(node: Node, name: str) -> list[Any]:
     """What the sources of a plan know under a name, and what others say else. None counts where none has another."""
@@ -2227,131 +1904,11 @@ def _told(node: Node, name: str) -> list[Any]:
     return told[:1] + [value for value in told[1:] if value != told[0]]
 
 
-def _ranges(node: Node, parts: Sequence[float], ends: list[int]) -> tuple[Dataset, ...]:
-    """Cuts at the given ends; where elements overlap, a part begins where nothing of the one before is left."""
-    results, start = [], 0
-    for number, end in enumerate(ends):
-        results.append(Dataset(sliced(node, "split", f"{number} of {tuple(parts)}", min(start, end), end, None)))
-        start = end
-        if 0 < end < (node.length or 0):
-            start = clear_after(node, end - 1)
-            if start > end:
-                _log.info(
-                    "split() left out %d windows after position %d: they share data with both sides.",
-                    start - end,
-                    end,
-                )
-    return tuple(results)
-
-
 def _options(call: str, options: dict[str, Any], *, training: bool) -> LoaderOptions:
     """The options of an adapter's loader; a missing share of the rows is noticed."""
     if training and options.get("shard") is None:
         warn_of_missing_shard(call)
     return LoaderOptions(**options | {"shard": shard_of(options.get("shard"))})
-
-
-def caller() -> str:
-    """The user's line that called into penstock: `train.py:41`."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "penstock":
-        frame = frame.f_back
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-
-
-def _require_function(verb: str, fn: object) -> None:
-    if not callable(fn):
-        cure = " A mask or positions choose elements: ds[mask]." if hasattr(fn, "__array__") else ""
-        raise ArgumentTypeError(f"{verb}() needs a function, got {fn!r:.80}, {type_of(fn)}.{cure}")
-    annotations = getattr(fn, "__annotations__", None)  # an object may answer to any name
-    makes = annotations.get("return") if isinstance(annotations, dict) else None
-    if getattr(makes, "__name__", None) == "Distortion":  # by name, for penstock.image brings OpenCV
-        name = function_name(fn)
-        raise ArgumentTypeError(
-            f"{verb}() got {name}, which makes a function of an element and is none itself. Call it first: "
-            f"{verb}({name}(...)), as in random_map(rotate(15))."
-        )
-
-
-def _cost(verb: str, function: object, *, has_lengths: bool) -> Cost | None:
-    if function is None:
-        return None
-    if not has_lengths:
-        raise ArgumentError(
-            f"{verb}(cost=) orders batches by what they cost, which lengths tell. Write {verb}(lengths=..., "
-            "max_tokens=..., cost=...)."
-        )
-    _require_function(verb, function)
-    cost = Cost(function)  # type: ignore[arg-type]
-    cost.mark  # noqa: B018  # refuses a function that returns something else
-    return cost
-
-
-def _declares_axes(node: Node) -> bool:
-    """Whether the spec of a plan says that axes vary. That of one element never does."""
-    return (spec := node.known_spec) is not None and any(None in leaf.shape for leaf in spec.leaves)
-
-
-def _padding(verb: str, shapes: Tree, values: Tree, side: str = "right") -> Padding:
-    if side not in ("left", "right"):
-        raise ArgumentError(f"{verb}(side={side!r:.80}): it is 'right' or 'left'.")
-    fill, value_structure = _tree.flatten_values(values)
-    if shapes is None:
-        return Padding(None, tuple(fill), None, value_structure, side == "left")
-    # A shape is a tuple, and so is structure: leaves are found by what they hold.
-    leaves, structure = _tree.flatten_until(shapes, lambda x: x is None or _is_shape(x))
-    for leaf in leaves:
-        if leaf is not None and not _is_shape(leaf):
-            raise ArgumentTypeError(f"{verb}(padded_shapes=...) needs shapes such as (None, 3), got {leaf!r}.")
-    sizes = tuple(
-        None if leaf is None else tuple(None if size is None else as_int(size) for size in leaf) for leaf in leaves
-    )
-    return Padding(sizes, tuple(fill), structure, value_structure, side == "left")
-
-
-def _row_sizes(length: Any) -> tuple[tuple[int, ...], Structure | None]:
-    """The tokens of a row of `pack`; for parts of different lengths also their structure."""
-    is_one = as_int(length) is not None or not isinstance(length, (dict, tuple))
-    given, structure = ([length], None) if is_one else _tree.flatten(length)
-    sizes = tuple(integer("pack", "length", each, least=1) for each in given)
-    if not sizes:
-        raise ArgumentError(f"pack(length={length!r}): it has no length. Give tokens a row, as in pack(512).")
-    return sizes, structure
-
-
-def _is_shape(value: object) -> bool:
-    return isinstance(value, tuple) and all(size is None or _is_size(size) for size in value)
-
-
-def _is_size(value: object) -> bool:
-    size = as_int(value)
-    return size is not None and size >= 0
-
-
-def integer(
-    verb: str, name: str, value: Any, least: int | None = None, *, most: int | None = POSITION_LIMIT - 1
-) -> int:
-    """Checks a count; `least` defaults to 0, and to no bound for seeds.
-
-    A count above `most` becomes `most`, unless it is a seed. No dataset has as many elements, and NumPy could not add
-    to a size such as `sys.maxsize`.
-    """
-    number = as_int(value)
-    if number is None:
-        raise ArgumentTypeError(f"{verb}({name}={value!r:.80}): an integer is needed, not {type_of(value)}.")
-    if name == "seed":
-        return number
-    if number < (least or 0):
-        raise ArgumentError(f"{verb}({name}={number}): it must be at least {least or 0}.")
-    return number if most is None else min(number, most)
-
-
-def _integers(verb: str, name: str, values: Any, least: int | None = None) -> tuple[int, ...]:
-    """Checks a list of counts, each as `integer` does."""
-    items = items_of(values)
-    if items is None:
-        raise ArgumentTypeError(f"{verb}({name}={values!r:.80}): a list of integers is needed.")
-    return tuple(integer(verb, name, each, least) for each in items)
 
 
 def _slice_text(index: slice) -> str:

@@ -3,8 +3,9 @@
 from typing import Any
 
 from penstock.base._arguments import needs
-from penstock.dataset import Dataset, caller
+from penstock.dataset import Dataset
 from penstock.plan._stream import Generate
+from penstock.verbs._asked import caller
 
 
 def from_tf(dataset: Any) -> Dataset:

@@ -7,9 +7,10 @@ import numpy as np
 
 from penstock.base._errors import ArgumentError
 from penstock.base._positions import is_table
-from penstock.dataset import Dataset, integer
+from penstock.dataset import Dataset
 from penstock.files._npy import from_npy
 from penstock.functions._constructors import from_arrays, zip as zip_datasets
+from penstock.verbs._asked import integer
 
 
 def timeseries_dataset_from_array(

@@ -16,7 +16,7 @@ from penstock.base._extensions import array_of, made_of
 from penstock.base._positions import as_values, by_position, require_order, with_columns
 from penstock.base._spec import Spec
 from penstock.base._tree import Tree
-from penstock.dataset import Dataset, caller, integer
+from penstock.dataset import Dataset
 from penstock.plan._cautions import caution_absent
 from penstock.plan._combine import Concatenate, Interleave, Zip
 from penstock.plan._mix import Mix
@@ -29,6 +29,7 @@ from penstock.plan._text import length_text
 from penstock.run._options import MOST_WORKERS
 from penstock.sources import arrays, files, generators
 from penstock.sources.runs import RunSource, as_offsets
+from penstock.verbs._asked import caller, integer
 
 MOST_WEIGHT: Final = 1e300
 """Weights of `mix` are below it, so that the sum of many is finite."""

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, final
 
 from penstock.base._errors import ArgumentTypeError, type_of
-from penstock.dataset import integer
 from penstock.report._units import ms, plural
+from penstock.verbs._asked import integer
 
 LEAST_GAIN: Final = 1.05
 """A smaller gain is within what two measurements of one loop differ by."""

@@ -14,13 +14,14 @@ from penstock.base._arguments import check_choice, checked_size
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, no_path, type_of
 from penstock.base._files import is_folder
 from penstock.base._positions import require_order
-from penstock.dataset import Dataset, integer
+from penstock.dataset import Dataset
 from penstock.files import _listing, _remote, _wholefiles
 from penstock.files._diskcache import DiskCache
 from penstock.files._folder_labels import LabelMode, encoded, given_labels, labels_by_path, named_labels
 from penstock.files._store import StorageOptions
 from penstock.files._wholefiles import Labels, Objects
 from penstock.plan._source_node import SourceNode
+from penstock.verbs._asked import integer
 
 if TYPE_CHECKING:
     from penstock.image._decode import ColorMode, DataFormat, Decoding, Speed

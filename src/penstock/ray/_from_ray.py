@@ -4,9 +4,10 @@ from typing import Any
 
 from penstock.base._errors import ArgumentTypeError, type_of
 from penstock.base._tree import Tree
-from penstock.dataset import Dataset, caller
+from penstock.dataset import Dataset
 from penstock.plan._stream import Generate
 from penstock.sources import generators
+from penstock.verbs._asked import caller
 
 
 def from_ray(dataset: Any, *, element_spec: Tree = None) -> Dataset:
