@@ -28,8 +28,8 @@ class Batches:
         if offsets := dataset.reader.delta_indices:
             steps = steps.windows(offsets, groups="episode_index")
         rows = steps[places].shuffle(seed=cfg.seed or 0).repeat()
-        rank, count = parallel_dims.dp_rank, parallel_dims.dp_world_size
-        self.adapter = rows.batch(cfg.batch_size * count).to_torch(shard=(rank, count))
+        self.rank, count = parallel_dims.dp_rank, parallel_dims.dp_world_size
+        self.adapter = rows.batch(cfg.batch_size * count).to_torch(shard=(self.rank, count))
         self._cameras = dataset.meta.camera_keys
         if cfg.resume:
             self.adapter.load_state_dict(json.loads((cfg.checkpoint_path / _NAME).read_text()))
@@ -51,8 +51,9 @@ def make_dataloaders(cfg, dataset, eval_dataset, step, parallel_dims):
 def save_checkpoint(checkpoint_dir, **options):
     """In place of LeRobot's. The position is the same in all ranks."""
     _save_checkpoint(checkpoint_dir=checkpoint_dir, **options)
-    if make_dataloaders.batches.adapter.loader.arrangement.options.shard[0] == 0:
-        (checkpoint_dir / _NAME).write_text(json.dumps(make_dataloaders.batches.adapter.state_dict()))
+    batches = make_dataloaders.batches
+    if batches.rank == 0:
+        (checkpoint_dir / _NAME).write_text(json.dumps(batches.adapter.state_dict()))
 
 
 lerobot_train.make_dataloaders, lerobot_train.save_checkpoint = make_dataloaders, save_checkpoint

@@ -13,7 +13,7 @@ import pytest
 
 from tests.adapters.ranks import Launcher
 from tests.examples.integrations.kills import EXAMPLES, TORCH, drawn, require_the_same_losses
-from tests.formats.test_lerobot import CAMERAS, LENGTHS, folder as lerobot_folder
+from tests.films.test_lerobot import CAMERAS, LENGTHS, folder as lerobot_folder
 
 pytestmark = pytest.mark.framework
 
@@ -102,7 +102,13 @@ def list_parquet_files():
     write_stubs(tmp_path, nanochat__common=common, nanochat__dataset=dataset)
     env = {"FOLDER": str(tmp_path)}
     require_the_same_losses(NANOCHAT, tmp_path, drawn(seed), launcher=launcher, env=env)
-    assert len(list(tmp_path.glob("tokens-*.npy"))) == 1  # tokenized once, for all runs
+    (ends,), (tokens,) = tmp_path.glob("tokens-*.npy"), tmp_path.glob("tokens-*.bin")  # once, for all runs
+    pieces = np.split(np.fromfile(tokens, np.uint16), np.load(ends)[1:-1])
+    assert all(piece[0] == 256 and len(piece) <= 65 for piece in pieces)
+    texts = [text for path in sorted((tmp_path / "data").iterdir())[:-1] for text in pq.read_table(path)["text"]]
+    assert np.concatenate([piece[1:] for piece in pieces]).astype(np.uint8).tobytes().decode() == "".join(
+        map(str, texts)
+    )
 
 
 TORCHTITAN = (
