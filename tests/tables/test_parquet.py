@@ -4,6 +4,7 @@ import os
 import pickle
 import re
 import struct
+import sys
 import threading
 from decimal import Decimal
 
@@ -964,6 +965,69 @@ def test_file_that_was_replaced_meanwhile_is_refused(tmp_path):
     saved(tmp_path / "a.parquet", pa.table({"x": [1, 2, 3]}))
     with pytest.raises(ps.SourceError, match=r"a\.parquet has changed since the dataset was made"):
         ds[0]
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "lz4.arrow", "a.arrow"])
+def test_the_work_of_a_wide_table_is_linear_in_its_columns(tmp_path, name):
+    def calls(count):
+        path = saved(tmp_path / f"{count}{name}", pa.table({f"c{number}": [1, 2] for number in range(count)}))
+        names, found = [f"c{number}" for number in range(count)], 0
+
+        def profile(frame, event, argument):
+            nonlocal found
+            found += event in ("call", "c_call")
+
+        ds, before = dataset(path), sys.getprofile()  # imports
+        sys.setprofile(profile)
+        try:
+            ds = dataset(path, columns=names, fill_null=dict.fromkeys(names, 0)).batch(2)
+            assert repr(ds)
+            with ds.loader(executor="inline") as loader:
+                assert repr(loader.report())
+        finally:
+            sys.setprofile(before)
+        return found
+
+    calls(2)
+    assert calls(400) < 4.4 * calls(100)
+
+
+def test_record_batches_are_looked_at_once(tmp_path, monkeypatch):
+    checked, whole = [], _tableread._whole
+    monkeypatch.setattr(_tableread, "_whole", lambda *what: checked.append(len(what[3])) or whole(*what))
+    ds = dataset(saved(tmp_path / "lz4.arrow", pa.table({f"c{number}": [1, 2] for number in range(50)})))
+    assert repr(ds.batch(2)) == repr(ds.batch(2))
+    assert checked == [50]
+
+
+def test_the_footer_of_a_file_is_parsed_once(tmp_path, monkeypatch):
+    parsed, of_pyarrow = [], pq.ParquetFile
+
+    def opened(path, *, metadata=None, **options):
+        parsed.extend([path] * (metadata is None))
+        return of_pyarrow(path, metadata=metadata, **options)
+
+    monkeypatch.setattr(pq, "ParquetFile", opened)
+    path = saved(tmp_path / "a.parquet", pa.table({"x": np.arange(20)}))
+    for _ in range(3):
+        assert [element["x"] for element in dataset(path)] == list(range(20))
+    assert len(parsed) == 1
+    saved(path, pa.table({"x": np.arange(30)}))
+    assert [element["x"] for element in dataset(path)] == list(range(30))
+    assert len(parsed) == 2
+
+
+def test_footers_are_kept_up_to_a_limit(tmp_path, monkeypatch):
+    paths = [saved(tmp_path / f"{number}.parquet", pa.table({"x": [number]})) for number in range(5)]
+    monkeypatch.setattr(_tableread, "_footers", {})
+    monkeypatch.setattr(_tableread, "MOST_FOOTERS", 3)
+    ds = dataset(paths)
+    assert len(ds) == 5
+    assert len(_tableread._footers) == 3
+    nbytes = next(iter(_tableread._footers.values())).serialized_size
+    monkeypatch.setattr(_tableread, "FOOTERS_NBYTES", nbytes)
+    assert [element["x"] for element in ds] == [0, 1, 2, 3, 4]
+    assert len(_tableread._footers) == 1
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])

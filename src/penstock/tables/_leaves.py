@@ -103,6 +103,10 @@ class Nulls:
                 )
         return cls(every, tuple(named.items()), names_in(verb, "null_masks", null_masks))
 
+    @cached_property
+    def by_name(self) -> dict[str, Any]:
+        return dict(self.named)
+
     def of_columns(self, columns: Collection[str]) -> "Nulls":
         """What is said of these columns."""
         named = tuple(each for each in self.named if each[0].partition(".")[0] in columns)
@@ -115,11 +119,11 @@ class Nulls:
             ArgumentError: There is no such leaf.
             SpecError: A leaf cannot hold its value.
         """
-        named = dict(self.named)
-        names = [leaf.name for leaf in leaves]
+        named, masks = self.by_name, set(self.masks)
+        names = dict.fromkeys(leaf.name for leaf in leaves)
         if unknown := [name for name in (*named, *self.masks) if name not in names]:
             raise ArgumentError(
-                f"{verb}(): fill_null= or null_masks= name {unknown[0]!r}, which is not read. Columns are {names}; "
+                f"{verb}(): fill_null= or null_masks= name {unknown[0]!r}, which is not read. Columns are {[*names]}; "
                 "a field of a struct is named by dots."
             )
         found = []
@@ -133,10 +137,10 @@ class Nulls:
                         f"{verb}(fill_null=): column {leaf.name!r} is {leaf.spec}, which cannot hold {fill!r}.{cure}"
                     )
                 fill = None
-            if fill is None and leaf.name in self.masks:
+            if fill is None and leaf.name in masks:
                 fill = np.zeros((), leaf.spec.dtype)[()] if leaf.spec.dtype.itemsize else ""
             found.append(replace(leaf, fill=fill))
-            if leaf.name in self.masks:
+            if leaf.name in masks:
                 path = (*leaf.path[:-1], leaf.path[-1] + MASK)
                 found.append(Leaf(path, ArraySpec((), np.dtype(bool)), masks=leaf.path[-1]))
         return tuple(found)
@@ -162,7 +166,11 @@ class Tabular:
 
     def selected(self, names: Sequence[str]) -> Any:
         """Returns a source of some columns. The others are not read, or not converted."""
-        columns = {leaf.origin[0]: None for name in names for leaf in self.leaves if leaf.path[0] == name}
+        found: dict[str, dict[str, None]] = {name: {} for name in names}
+        for leaf in self.leaves:
+            if leaf.path[0] in found:
+                found[leaf.path[0]][leaf.origin[0]] = None
+        columns = dict.fromkeys(column for each in found.values() for column in each)
         made = replace(self, columns=tuple(columns), nulls=self.nulls.of_columns(columns))  # type: ignore[type-var]
         made.__dict__["is_part"] = True
         if "index" in self.__dict__:  # the same files
@@ -188,9 +196,9 @@ def chosen(verb: str, argument: str, names: Sequence[str] | None, url: str, ther
         ArgumentError: There is no such column, or one would come twice.
     """
     names = tuple(there if names is None else names)
-    if unknown := [name for name in names if name not in there]:
-        raise ArgumentError(f"{verb}({argument}=): {url} has no column {unknown[0]!r}; it has {list(there)}.")
     asked, found = Counter(names), Counter(there)
+    if unknown := [name for name in asked if name not in found]:
+        raise ArgumentError(f"{verb}({argument}=): {url} has no column {unknown[0]!r}; it has {list(there)}.")
     if twice := [name for name in asked if asked[name] > 1 or found[name] > 1]:
         raise ArgumentError(
             f"{verb}(): the column {twice[0]!r} would come twice, and an element is a dict. Name each once with "
@@ -236,6 +244,10 @@ class Dtypes:
             named.append((name, found.str))
         return cls(tuple(named))
 
+    @cached_property
+    def by_name(self) -> dict[str, str]:
+        return dict(self.named)
+
     def require(self, verb: str, url: str, there: Sequence[str]) -> None:
         """Refuses a name that is neither a column, nor one of a field in it."""
         columns = [name if name in there else name.partition(".")[0] for name, _ in self.named]
@@ -251,7 +263,7 @@ class Dtypes:
             name: The name of the column or of the field.
             kind: Its type.
         """
-        dtype, value = dict(self.named).get(name), inmost(kind)
+        dtype, value = self.by_name.get(name), inmost(kind)
         if dtype is not None:
             value = plain(value)
             is_kept = np.dtype(dtype).kind != "U" and (kinds.is_temporal(value) or kinds.is_null(value))
@@ -322,7 +334,7 @@ def require_casts(verb: str, url: str, types: Mapping[str, Any], leaves: Sequenc
 def _leaves(path: tuple[str, ...], kind: Any, nulls: Nulls, dtypes: Dtypes) -> Iterator[Leaf]:
     parts = kind.value_type if is_list(kind) else kind
     names = [part.name for part in parts] if kinds.is_struct(parts) else []
-    if twice := [name for name in names if names.count(name) > 1]:
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise SpecError(
             f"column {'.'.join(path)!r} has two fields {twice[0]!r}, and an element is a dict. Leave the column out "
             "with columns=[...]."
@@ -334,7 +346,7 @@ def _leaves(path: tuple[str, ...], kind: Any, nulls: Nulls, dtypes: Dtypes) -> I
             yield from _leaves((*path, part.name), inner, nulls, dtypes)
     elif not kinds.is_struct(parts):
         name, unit = ".".join(path), None
-        dtype = dict(dtypes.named).get(name)
+        dtype = dtypes.by_name.get(name)
         value = inmost(kind)
         if dtype is not None and (kinds.is_temporal(value) or kinds.is_null(value)):
             kind = with_values(kind, arrow_of(np.dtype(dtype)))
@@ -351,7 +363,7 @@ def _known(name: str, kind: Any, nulls: Nulls) -> Any:
     inner = inmost(kind)
     if not kinds.is_null(inner):
         return kind
-    fill = dict(nulls.named).get(name, nulls.every)
+    fill = nulls.by_name.get(name, nulls.every)
     if fill is None and kind == inner and name not in nulls.masks:
         raise SpecError(
             f"column {name!r} has no value in any row, so its type is unknown. Say it: "

@@ -3,6 +3,7 @@
 Its readers are not made for several threads, and opening one is cheap. So each call has its own.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final, Literal, NamedTuple
@@ -33,6 +34,12 @@ BUFFER_NBYTES: Final = 256 << 10
 DICTIONARY_NBYTES: Final = 2 << 20
 """Writers limit dictionaries to a MiB. Chunks with much more than that also have text outside of the dictionary, which
 takes ten times as long to read into one."""
+FOOTERS_NBYTES: Final = 4 << 20
+"""The footers of local files that a process keeps, as they are stored. Parsed, they take eight times as much."""
+MOST_FOOTERS: Final = 256
+
+_footers: Final[dict[File, Any]] = {}
+"""The parsed footers of Parquet, by file and state of the file."""
 
 
 class ColumnChunk(NamedTuple):
@@ -100,8 +107,9 @@ def read_facts(kind: Kind, file: File, columns: Sequence[str] | None) -> Footer:
     """Reads the footer of a file."""
     with opened_table(kind, file) as reader:
         schema = reader.schema_arrow if kind == "parquet" else reader.schema
-        wanted = [name for name in schema.names if columns is None or name in columns]
-        if twice := [name for name in wanted if wanted.count(name) > 1]:
+        named = set(schema.names if columns is None else columns)
+        wanted = [name for name in schema.names if name in named]
+        if twice := [name for name, count in Counter(wanted).items() if count > 1]:
             chosen(f"from_{kind}", "columns", twice[:1], file.url, schema.names)  # refuses it
         types = {name: schema.field(name).type for name in wanted}
         numbers = stored_numbers(schema)  # here, where a name that is no text names the file
@@ -151,13 +159,17 @@ def first_batch(file: File, leaves: Sequence[Leaf], folders: Folders, *, is_mapp
         batch = reader.get_batch(0)
         buffers = (buffer for column in batch.columns for buffer in column.buffers() if buffer)
         if not is_mapped or all(buffer.parent is not None for buffer in buffers):  # it is part of the mapping
-            nbytes = 0
+            nbytes, copied = 0, list[Leaf]()
+            types = {part.name: part.type for part in batch.schema}
             for leaf in leaves:
                 column, *fields = leaf.origin
-                is_plain = leaf.fill is None and not leaf.masks and not fields and column in batch.schema.names
-                if not (is_mapped and is_plain and is_viewed(batch.column(column).type, leaf.spec)):
-                    with suppress(RowError):  # a read reports it
-                        nbytes += sum(each.nbytes for each in _decoded(batch, file, 0, [leaf], folders))
+                is_plain = leaf.fill is None and not leaf.masks and not fields and column in types
+                if not (is_mapped and is_plain and is_viewed(types[column], leaf.spec)):
+                    copied.append(leaf)
+            whole = _whole(batch, file, 0, copied, folders)
+            for leaf in copied:
+                with suppress(RowError):  # a read reports it
+                    nbytes += decoded(whole, leaf).nbytes
             return is_mapped, nbytes / max(1, batch.num_rows)
     return first_batch(file, leaves, folders, is_mapped=False)
 
@@ -274,8 +286,8 @@ def _times(fine: Any, coarse: Any) -> Any:
     return pa.record_batch(columns, fine.schema.names)
 
 
-def _decoded(batch: Any, file: File, number: int, leaves: Sequence[Leaf], folders: Folders) -> list[AnyColumn]:
-    """Decodes a record batch.
+def _whole(batch: Any, file: File, number: int, leaves: Sequence[Leaf], folders: Folders) -> Any:
+    """Returns a record batch with the columns of the folders, after a check of those that the leaves need.
 
     Raises:
         SourceError: The batch is damaged.
@@ -287,8 +299,7 @@ def _decoded(batch: Any, file: File, number: int, leaves: Sequence[Leaf], folder
             raise SourceError(
                 f"{file.url} is damaged: column {name!r} of record batch {number} is not what it should be. {error}"
             ) from error
-    batch = with_folders(batch, folders)
-    return [decoded(batch, leaf) for leaf in leaves]
+    return with_folders(batch, folders)
 
 
 def read_batch(
@@ -296,10 +307,21 @@ def read_batch(
 ) -> list[AnyColumn]:
     """Reads a record batch. If it is mapped, no columns are selected: Arrow would copy the whole batch."""
     with opened_table("arrow", file, () if is_mapped else _names(leaves), footer) as reader:
-        found = _decoded(reader.get_batch(number), file, number, leaves, folders)
+        batch = _whole(reader.get_batch(number), file, number, leaves, folders)
+        found: list[AnyColumn] = [decoded(batch, leaf) for leaf in leaves]
+        del batch
     if not is_mapped:
         pa.default_memory_pool().release_unused()
     return found
+
+
+def _keep(file: File, metadata: Any) -> None:
+    """Keeps a footer, and drops the oldest. Without a lock, which a child of fork() could find taken."""
+    _footers[file] = metadata
+    while (kept := list(_footers.items())) and (
+        len(kept) > MOST_FOOTERS or sum(each.serialized_size for _, each in kept) > FOOTERS_NBYTES
+    ):
+        _footers.pop(kept[0][0], None)
 
 
 @contextmanager
@@ -328,21 +350,23 @@ def opened_table(
         opened = file.open() if footer is None else footer.file  # refuses a changed file
         if kind == "parquet":
             data = file.url if file.is_local else file.stream(opened=opened)
-            metadata = None if footer is None else footer.metadata
+            metadata = _footers.get(file) if footer is None else footer.metadata
             # A local file is read page by page; a server gets one request for everything.
             buffering: dict[str, Any] = {"pre_buffer": True}
             if file.is_local:
                 buffering = {"pre_buffer": False, "buffer_size": BUFFER_NBYTES}
             buffering |= {"read_dictionary": list(shared) or None, "coerce_int96_timestamp_unit": unit}
             with pq.ParquetFile(data, metadata=metadata, page_checksum_verification=True, **buffering) as reader:
+                if metadata is None and file.is_local:
+                    _keep(file, reader.metadata)
                 yield reader
             return
         # Mapped: an uncompressed batch is not copied, and only the pages of the requested rows are loaded.
         with pa.memory_map(file.url) if file.is_local else file.stream(opened=opened) as data:
             options = pa.ipc.IpcReadOptions(use_threads=False)  # workers already use all cores
             if columns:
-                names = pa.ipc.open_file(data).schema.names
-                options.included_fields = [names.index(name) for name in columns if name in names]
+                places = {name: place for place, name in enumerate(pa.ipc.open_file(data).schema.names)}
+                options.included_fields = [places[name] for name in columns if name in places]
             yield pa.ipc.open_file(data, options=options)
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, PenstockError):

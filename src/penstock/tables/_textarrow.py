@@ -12,6 +12,7 @@ import json
 import math
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -170,9 +171,9 @@ class Format:
                 read = zip(batch.columns, types.values(), strict=True)
                 yield pa.record_batch([_with_bytes(values, kind) for values, kind in read], list(types))
             return
-        there, (_, skipped) = list(own), self._header(path)
-        names = [name for name in there if name in types and (types[name] == _TEXT or own[name] != pa.null())]
-        for batch in self._csv(path, len(own), skipped, {there.index(name): types[name] for name in names}):
+        places, (_, skipped) = {name: place for place, name in enumerate(own)}, self._header(path)
+        names = [name for name in places if name in types and (types[name] == _TEXT or own[name] != pa.null())]
+        for batch in self._csv(path, len(own), skipped, {places[name]: types[name] for name in names}):
             arrays = dict(zip(names, batch.columns, strict=False))
             for name in numbers:
                 if name in arrays and arrays[name].type == _TEXT:
@@ -200,7 +201,7 @@ class Format:
                 f"it has one column, {names[0]!r}, so its fields are not separated by {self.delimiter!r}. Write "
                 f"delimiter={others[0]!r}, or names=[...] if this is a row"
             )
-        if twice := [name for name in names if names.count(name) > 1]:
+        if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise ValueError(f"two columns have the name {twice[0]!r}, and an element is a dict")
         return names, skipped
 
@@ -344,7 +345,7 @@ class Text:
             name: Its name, with dots.
             kind: The type that is found.
         """
-        value, dtype = inmost(kind), dict(self.dtypes.named).get(name)
+        value, dtype = inmost(kind), self.dtypes.by_name.get(name)
         if dtype is None:
             if not kinds.is_struct(value):
                 return kind

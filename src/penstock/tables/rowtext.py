@@ -1,5 +1,6 @@
 """JSON Lines and CSV as tables: text is converted once, and is the rows of an Arrow file then (design/0034)."""
 
+import itertools
 import json
 import logging
 from collections.abc import Sequence
@@ -86,8 +87,11 @@ class RowSource(FilesSource):
     def table(self) -> TableSource:
         """The rows of the Arrow file."""
         verb, paths = self.text.format.verb, self.note["paths"]
-        names = (name for key in self.selection or () for name, path in paths.items() if path[0] == key)
-        columns = None if self.selection is None else tuple(dict.fromkeys(names))
+        wanted: dict[str, list[str]] = {key: [] for key in self.selection or ()}
+        for name, path in paths.items():
+            if path[0] in wanted:
+                wanted[path[0]].append(name)
+        columns = None if self.selection is None else tuple(itertools.chain.from_iterable(wanted.values()))
         depth = self.kept.url.count("/")  # no folder is a column
         made = TableSource("arrow", (self.kept,), columns, Nulls.of(verb, None, ()), Dtypes.of(verb, None), depth)
         made.__dict__["origin"] = self
