@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.plan import _reader
 
 Frame = namedtuple("Frame", "pixels label")
 FRAMES = np.arange(24.0).reshape(6, 2, 2)
@@ -161,6 +162,21 @@ def test_text_of_a_type_of_the_users_is_text() -> None:
     with dataset.loader("processes", workers=1) as loader, dataset.loader("inline") as oracle:
         assert [batch.tolist() for batch in loader] == [batch.tolist() for batch in oracle]
         assert [type(text) for batch in loader for text in batch.tolist()] == [str] * 6
+
+
+def test_learning_a_chain_of_functions_takes_one_reader(monkeypatch):
+    made, init = [], _reader.Reader.__init__
+
+    def counted(self, *arguments, **options):
+        made.append(self)
+        init(self, *arguments, **options)
+
+    monkeypatch.setattr(_reader.Reader, "__init__", counted)
+    dataset = ps.range(10)
+    for _ in range(50):
+        dataset = dataset.map(lambda x: x + 1)
+    assert dataset.element_spec == ps.ArraySpec((), np.dtype("i8"))
+    assert len(made) == 1
 
 
 def test_spec_comes_from_element_0_run_once():

@@ -452,7 +452,8 @@ class Map(OneToOne, OnWorkers):
         if self.declared is not None:
             made = self.declared if self.batched is None else self._of_batches(self.declared)
         else:
-            learn(self, WorkerStatus(), takes_any=False)
+            if self.memo.learned.spec is None:
+                learn(self, WorkerStatus(), takes_any=False)
             spec = self.memo.learned.spec
             assert spec is not None
             made = self._of_batches(spec.loosened() if self.is_loose else spec)
@@ -466,6 +467,15 @@ class Map(OneToOne, OnWorkers):
         leaves = (leaf for leaf in self.source.spec.leaves if leaf.shape[:1] == (None,) and leaf.max_shape)
         sizes = {leaf.max_shape[0]: leaf.max_shape[0] for leaf in leaves}  # type: ignore[index]
         return Spec(tuple(_varying(leaf, sizes) for leaf in spec.leaves), spec.structure) if sizes else spec
+
+    def learn_by(self, firsts: dict[int, Leaves], *, takes_any: bool = False) -> Learned:
+        first = None if takes_any else firsts.get(id(self.source))
+        if first is not None and self.memo.learned.spec is None:  # a reader of all steps below would cost more
+            box = Rows.allocate(self.source.spec, 1)
+            box.put(0, first)
+            element = self.source.spec.structure.unflatten(box.leaf_values(0))
+            self.memo.learned = self._learn_with(element, 0, firsts)
+        return super().learn_by(firsts, takes_any=takes_any)
 
     def _learn_from(self, reader: Reader) -> Learned:
         if self.length == 0:
