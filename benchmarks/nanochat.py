@@ -7,15 +7,16 @@ How many rows a second does that give, how many places are empty, and how many t
 
 Method: `python benchmarks/nanochat.py`. 20,000 documents of 660 tokens on average (log-normal); one in twenty is longer
 than a row. A batch is 32 rows, as int64 tensors of inputs and targets. Each case runs in a fresh process, in turn, with
-one thread for torch's own operations. The consumer sums every byte. `packer_*` begin with documents that are tokenized
-and in memory: lists of numbers, as tokenizers return them, and a flat array. `text_*` begin with Parquet files of the
-text and a BPE tokenizer of 32,000 tokens (tiktoken, `pip install tiktoken`): `text_nanochat` tokenizes 128 documents at
-a time with four threads, as nanochat does; `text_penstock` tokenizes all once, in worker processes, which is `first s`
-together with the first batch, then reads the file of tokens. `packer_nanochat` and `text_nanochat` are timed after
-30,000 documents, when their lists hold what they will hold later: mostly documents that are longer than a row.
+one thread for torch's own operations. The consumer reads all inputs and targets. `packer_*` begin with documents that
+are tokenized and in memory: lists of numbers, as tokenizers return them, and a flat array. `text_*` begin with Parquet
+files of the text and a BPE tokenizer of 14,743 tokens (tiktoken, `pip install tiktoken`): `text_nanochat` tokenizes 128
+documents at a time with four threads, as nanochat does; `text_penstock` tokenizes all once, in worker processes, which
+is `first s` together with the first batch, then reads the file of tokens. `packer_nanochat` and `text_nanochat` are
+timed after 30,000 documents, when their lists hold what they will hold later: mostly documents that are longer than a
+row.
 
-Contender: the algorithm that nanochat's documentation describes, written anew for this file; nanochat is no package. For
-60 batches of `text_nanochat` its rows were those of nanochat's own loader (commit 92d63d4), to the bit, which took 0.91
+Contender: the algorithm that nanochat's documentation describes, written anew for this file; nanochat is no package. In
+60 batches of `text_nanochat`, its rows were those of nanochat's own loader (commit 92d63d4) to the bit, which took 0.91
 of the CPU time.
 
 Machine: two cores of an AMD EPYC, Linux 6.18, Python 3.11.7, NumPy 2.4.6, torch 2.13.0, tiktoken 0.14.0, 2026-11-28,
@@ -32,9 +33,9 @@ Result of three rounds, median and range:
 The packer: 14 times nanochat's rows a second (8.9 to 44), 18.6 times by CPU time (15.2 to 23.1; wanted 10). From text,
 after the first pass: 16.2 times (13.6 to 16.5).
 
-Where we lose: the first batch of a corpus waits until all of it is tokenized, here 19.6 s against 6.1 s, and that grows
-with the corpus; the tokens take two bytes each on the disk. And one place in 4,500 is empty, where nanochat leaves none,
-because it throws tokens away: here 8 to 9 %, and 35 % of web pages, as its documentation says.
+Where we lose: the first batch of a corpus waits until all of it is tokenized, here 19.6 s against 6.1 s, which grows
+with the corpus, and tokens take two bytes each on the disk. One place in 4,500 is empty; nanochat leaves none, because
+it throws tokens away: 8 to 9 % here, and about 35 % as its documentation says.
 """
 
 import os
