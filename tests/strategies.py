@@ -953,15 +953,15 @@ def mixed(stages: dict[int, tuple[float, ...]], seed: int) -> Iterator[int]:
     position, block = 0, 0
     for weights, stop in zip(stages.values(), [*list(stages)[1:], None], strict=True):
         while stop is None or position < stop:
-            length = 1024 if stop is None else min(1024, stop - position)
-            exact = [weight / sum(weights) * length for weight in weights]
+            exact = [weight / sum(weights) * 1024 for weight in weights]
             counts = [math.floor(share) for share in exact]
-            for number in sorted(range(len(weights)), key=lambda k: counts[k] - exact[k])[: length - sum(counts)]:
+            for number in sorted(range(len(weights)), key=lambda k: counts[k] - exact[k])[: 1024 - sum(counts)]:
                 counts[number] += 1
             order = [number for number, count in enumerate(counts) for _ in range(count)]
             block += 1
-            places = permute(np.arange(length), length, seed=seed + (block << 64), epoch=0)
-            yield from (order[place] for place in places.tolist())
+            length = 1024 if stop is None else min(1024, stop - position)  # a change cuts off the end of a block
+            places = permute(np.arange(1024), 1024, seed=seed + (block << 64), epoch=0)
+            yield from (order[place] for place in places[:length].tolist())
             position += length
 
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, TypeVarTuple, final
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeVar, TypeVarTuple, final
 
 import numpy as np
 
@@ -35,6 +35,8 @@ from penstock.lower._share import Share
 from penstock.memory._ring import Ring
 from penstock.plan._cache import CompleteCache
 from penstock.plan._cautions import caution_batches, caution_functions
+from penstock.plan._mix import Shares
+from penstock.plan._mixture import as_json, with_shares
 from penstock.plan._node import Node, walk
 from penstock.plan._text import length_text, length_words, uncounted
 from penstock.report._cgroups import free_nbytes
@@ -53,7 +55,7 @@ from penstock.run._progress import Progress
 from penstock.run._quarantine import Quarantine
 from penstock.run._shutdown import watch
 from penstock.run._start import start
-from penstock.run._state import BATCH_LIMIT, RESIZE_NEEDS, Place
+from penstock.run._state import BATCH_LIMIT, RESIZE_NEEDS, Place, used
 from penstock.run.arrange import Arrangement, arrange
 
 _log = logging.getLogger("penstock")
@@ -132,8 +134,8 @@ class Loader(NoArray):
         """The counts when the iteration began, if the log level asks for them."""
         self._logs_epochs = logs_epochs
         """False of a loader that reads labels or keys: its epoch is none of the user's."""
-        self._runs_from = (0, 0)
-        """The cut of what is set up, and the batch at which its first step begins."""
+        self._runs_from = (self.progress.place_at((0, 0)).shares, 0, 0)
+        """The shares of a mix and the cut of what is set up, and the batch at which its first step begins."""
         self._is_compared = False
         """Whether the ranks agree on what they deliver from here on."""
         self._warned_empty = False
@@ -164,7 +166,8 @@ class Loader(NoArray):
 
     def _begin(self) -> "_Epoch":
         self._settle()
-        self._run_from(self.progress.begin(), self.progress.at[1])
+        self.progress.begin()
+        self._run_from(self.progress.place_at(self.progress.at))
         self._compare_ranks()
         self._files.look(self.progress.at[0])
         self._counters.paused()
@@ -182,6 +185,7 @@ class Loader(NoArray):
         shard, length = self.arrangement.options.shard, self.arrangement.program.batch_count
         facts = {
             "plan": self.progress.identity,
+            "mix": as_json(self.progress.place_at((epoch, position)).eras),
             "epoch": epoch,
             "position": position,
             "length": length,
@@ -231,53 +235,84 @@ class Loader(NoArray):
         """
         return self.progress.state()
 
-    def set_state(self, state: dict[str, Any]) -> None:
+    def set_state(self, state: dict[str, Any], *, changed: Literal["mix"] | None = None) -> None:
         """Makes the next iteration the rest of a saved epoch, exactly; nothing is read to get there.
 
         The number of shards may be another one. So may the size of the batches, if the dataset has random access and
         nothing but `map` follows `batch`: that epoch then goes on behind the last element that was delivered.
 
+        With `changed="mix"` the weights of a `mix` may be others, for what is still to come. What was delivered stays
+        what it was: later states hold the weights from the beginning on, and where they changed. So such a state goes
+        on without `changed`, and one that is set back gives the former mixture again. Between `mix` and the end may
+        stand `batch`, `map`, `random_map`, `cast`, `take`, `skip`, `zip` and, over random access, `filter`. Datasets
+        may be added at the end. Where nothing changed, `changed` does nothing.
+
+        Args:
+            state: What `get_state` returned.
+            changed: The step that may differ: `"mix"`, in its weights.
+
         Raises:
+            ArgumentError: `changed` is something else.
             StateError: The state has another version, another plan (the message names the step that differs), or a
                 position that this dataset does not have.
+
+        Example:
+            >>> parts = [penstock.range(1).map(lambda _, k=k: k).repeat() for k in (0, 1)]
+            >>> with penstock.mix(parts, [3, 1]).batch(256).loader("inline") as loader:
+            ...     zeros_and_ones = [int(batch.sum()) for _, batch in zip(range(4), loader)]
+            ...     state = loader.get_state()
+            >>> with penstock.mix(parts, [1, 3]).batch(256).loader("inline") as loader:
+            ...     loader.set_state(state, changed="mix")
+            ...     later = [int(batch.sum()) for _, batch in zip(range(4), loader)]
+            >>> sum(zeros_and_ones), sum(later)
+            (256, 768)
         """
-        place = self.progress.place(state)
+        if changed not in (None, "mix"):
+            raise ArgumentError(f"set_state(changed={changed!r:.80}): the one step that may differ is 'mix'.")
+        place = self.progress.place_of(state, changed)
+        if len(place.eras) > 1 and self.arrangement.options.on_error == "skip":
+            raise StateError(
+                "The weights of the mix changed in this run, at some element. on_error='skip' leaves out an unknown "
+                "number of elements before it; 'replace' keeps their positions."
+            )
         if place.cut and (batching_of(self.progress.plan) is None or self.arrangement.plan.access == "stream"):
             raise StateError(f"The state continues an epoch with another batch size. {RESIZE_NEEDS}")
         self._require_same_batches(place.position, has_cursor="cursor" in state)
-        count = self._count_from(place.cut)
+        count = self._count_from(place)
         if count is None and place.position >= BATCH_LIMIT:
             raise StateError(f"position={place.position} is no number of batches that anybody reads.")
         if place.position == count and any(isinstance(each, CompleteCache) for each in walk(self.progress.plan)):
-            place = Place(place.epoch + 1, 0)  # nobody knew the number of batches while the cache was filled
+            # Nobody knew the number of batches while the cache was filled.
+            place = Place(place.epoch + 1, 0, eras=place.eras)
         if count is not None and (place.position or place.cut) and place.position >= count:
             raise StateError(f"position={place.position} is beyond the {count} batches of an epoch.")
         turns = self.arrangement.turns
         if turns is not None and count is not None and not turns.count_of(count - place.position):
-            place = Place(place.epoch + 1, 0)  # too few are left for a step of so many ranks
+            place = Place(place.epoch + 1, 0, eras=place.eras)  # too few are left for a step of so many ranks
         self._exclusively(self._resume, place)
 
-    def _count_from(self, cut: int) -> int | None:
-        """The number of batches of an epoch that is cut after some elements; None if that is unknown."""
-        length = with_batches(self.progress.plan, cut).length if cut else self._batch_count
+    def _count_from(self, place: Place) -> int | None:
+        """The number of batches of an epoch, from its cut on; None if that is unknown."""
+        plan = place.plan(self.progress.plan)
+        length = self._batch_count if plan is self.progress.plan else plan.length
         return length if isinstance(length, int) else None
 
     def _resume(self, place: Place) -> None:
-        self._run_from(place.cut, place.position)
+        self._run_from(place)
         self.progress.resume(place)
         self._is_compared = False
 
-    def _run_from(self, cut: int, position: int) -> None:
-        """Has epochs begin behind some elements, and steps of whole batches at a position."""
+    def _run_from(self, place: Place) -> None:
+        """Has the epoch of a place run, from its cut on, and steps of whole batches begin at its position."""
         turns = self.arrangement.turns
-        runs_from = cut, 0 if turns is None else position % turns.group
+        runs_from = place.shares, place.cut, 0 if turns is None else place.position % turns.group
         if runs_from != self._runs_from:
             self._restart(*runs_from)
             self._counters, self._started_at, self._cpus = Counters(), 0.0, None
 
-    def _restart(self, cut: int, first: int) -> None:
+    def _restart(self, shares: Shares, cut: int, first: int) -> None:
         """Stops the workers, and prepares others for epochs that begin behind some elements; see `arrange`."""
-        old, delivery, plan = self.arrangement, self._delivery, self.progress.plan
+        old, delivery, plan = self.arrangement, self._delivery, with_shares(self.progress.plan, shares)
         made = arrange(
             with_batches(plan, cut) if cut else plan,
             old.options,
@@ -287,7 +322,7 @@ class Loader(NoArray):
             quarantine=old.quarantine,
         )
         # Attributes only: Ctrl-C does not strike between these lines.
-        self._delivery, self.arrangement, self._runs_from = None, made, (cut, first)
+        self._delivery, self.arrangement, self._runs_from = None, made, (shares, cut, first)
         _close(old, delivery)
 
     def _require_same_batches(self, position: int, *, has_cursor: bool) -> None:
@@ -311,11 +346,11 @@ class Loader(NoArray):
 
     def rest_count(self) -> int | None:
         """The number of batches of the next iteration; None if that is unknown."""
-        epoch, position = self.progress.start
-        count, turns = self._count_from(self.progress.cut(epoch)), self.arrangement.turns
+        place = self.progress.place_at(self.progress.start)
+        count, turns = self._count_from(place), self.arrangement.turns
         if count is None or turns is None:
-            return None if count is None else (count - position) * self.arrangement.share.piece_count
-        return turns.count_of(count - position)
+            return None if count is None else (count - place.position) * self.arrangement.share.piece_count
+        return turns.count_of(count - place.position)
 
     def ring(self) -> "Ring":
         """The ring of the batches, for adapters that register its memory. Workers start."""
@@ -435,6 +470,7 @@ class Loader(NoArray):
             slot_nbytes=budget.slot_nbytes,
             shared_nbytes=budget.shared_nbytes,
             note="\n".join(filter(None, (self._past, arrangement.notes, *remarks))),
+            mixed=used(self.progress.plan, self.progress.place_at(self.progress.at)),
             set_aside=quarantine.count if quarantine else 0,
             quarantine=(quarantine.path or "") if quarantine else "",
             may_hold_gil=busiest.reach == "thread" and arrangement.facts.traits.may_hold_gil,

@@ -31,11 +31,13 @@ def inputs(ds: ps.Dataset) -> np.ndarray:
 STAGES = {0: [9, 1, 0], 2500: [1, 1, 1], 5000: [0, 0, 1], 6000: [1, 2, 3]}
 
 
-def test_weights_change_at_an_element_and_shares_are_exact_on_both_sides() -> None:
+def test_weights_change_at_an_element_and_shares_are_exact_in_whole_blocks() -> None:
     found = inputs(ps.mix(numbered(3), STAGES, seed=3).take(6000 + 1024))
     parts = [found[:1024], found[:2500], found[2500:5000], found[5000:6000], found[6000:]]
     counts = [np.bincount(part, minlength=3).tolist() for part in parts]
-    assert counts == [[922, 102, 0], [2251, 249, 0], [835, 833, 832], [0, 0, 1000], [171, 341, 512]]
+    assert [counts[0], *counts[3:]] == [[922, 102, 0], [0, 0, 1000], [171, 341, 512]]
+    # The last block before a change is cut off, so its shares are as even as its order is.
+    assert np.abs(np.subtract(counts[1:3], [[2250, 250, 0], [833, 833, 833]])).max() < 12
     assert found.tolist() == list(itertools.islice(mixed({k: tuple(w) for k, w in STAGES.items()}, 3), 6000 + 1024))
 
 
@@ -90,9 +92,14 @@ def test_a_stream_without_elements_is_an_error_at_its_first_turn(executor) -> No
 
 def test_a_mix_ends_where_an_exhausted_dataset_has_its_turn_in_any_stage() -> None:
     one, two = ps.from_arrays(np.zeros(100, int)), ps.from_arrays(np.ones(50, int))
-    assert len(ps.mix([one, two], {0: [1, 1], 60: [0, 1]})) == 30 + 50
-    assert len(ps.mix([one, two], {0: [1, 1], 60: [1, 0]})) == 30 + 100
-    assert len(ps.mix([one, two], {0: [0, 1], 40: [1, 0]})) == 40 + 100
+    for stages in ({0: (1, 1), 60: (0, 1)}, {0: (1, 1), 60: (1, 0)}, {0: (0, 1), 40: (1, 0)}, {0: (3, 1), 9: (1, 9)}):
+        left, length = [100, 50], 0
+        for number in mixed(stages, 0):
+            left[number] -= 1
+            if left[number] < 0:
+                break
+            length += 1
+        assert len(ps.mix([one, two], stages)) == length == len(list(ps.mix([one, two], stages)))
     assert ps.mix([one, two.repeat()], {0: [1, 1], 60: [0, 1]}).length == math.inf
     assert ps.mix([one, ps.from_generator(range, 9, element_spec=INT64)], {0: [1, 1], 60: [1, 0]}).length is None
 
@@ -147,11 +154,11 @@ def test_parts_of_a_mix_of_windows_share_nothing_across_a_change_of_weights() ->
     ("temperature", "shares"), [(1, [900, 90, 10]), (2, [703, 223, 74]), (1e9, [334, 333, 333]), (0.5, [990, 10, 0])]
 )
 def test_a_temperature_brings_shares_closer_to_each_other(temperature: float, shares: list[int]) -> None:
-    ds = ps.mix(numbered(3), {0: [900, 90, 10], 1000: [1, 1, 1]}, temperature=temperature)
-    found = np.bincount(inputs(ds.take(1000)), minlength=3)
+    ds = ps.mix(numbered(3), {0: [900, 90, 10], 1024: [1, 1, 1]}, temperature=temperature)
+    found = np.bincount(inputs(ds.take(1024)), minlength=3)
     weights = np.array([900, 90, 10]) ** (1 / temperature)
-    assert np.abs(found - weights / weights.sum() * 1000).max() < 1
-    assert np.abs(found - shares).max() <= 1
+    assert np.abs(found - weights / weights.sum() * 1024).max() < 1
+    assert np.abs(found / 1.024 - shares).max() <= 1
     assert f"temperature={temperature:g}" in str(ds) or temperature == 1
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import penstock as ps
 from penstock.plan._fold import Fold
-from penstock.plan._text import difference, identity, origins, place_of
+from penstock.plan._text import difference, identity, is_line_of, origins, place_of
 
 
 def test_repr_is_the_plan_as_a_tree():
@@ -119,35 +119,84 @@ def test_identity_of_a_file_is_that_of_its_data_wherever_it_lies(tmp_path):
     assert a == b
 
 
-def test_identity_of_a_long_plan_is_folded_and_still_tells_plans_apart():
-    def long(seed):
-        ds = ps.range(100)
-        for number in range(60):
-            ds = ds.shuffle(seed).take(50) if number == 30 else ds.shuffle(number)
-        return ds
+def long_plan(changed: int | None = None, count: int = 60, more: int = 0) -> ps.Dataset:
+    """Many steps, of which one may be another one, or more stand in the middle."""
+    ds = ps.range(1000)
+    for number in range(count):
+        ds = ds.shuffle(number + (1000 if number == changed else 0)) if number % 3 else ds.take(900 - number)
+        if number == count // 2:
+            for _ in range(more):
+                ds = ds.repeat(1)
+    return ds
 
-    a, b = identity(long(1)._node), identity(long(2)._node)
+
+def test_identity_of_a_long_plan_is_folded_and_still_tells_plans_apart() -> None:
+    a, b = identity(long_plan()._node), identity(long_plan(31)._node)
     assert a != b
     assert " > ...#" in a
     state = {"version": 1, "plan": a, "epoch": 2**60, "position": 2**60}
     assert len(json.dumps(state)) < 500
-    found = difference(a, b, long(2)._node)
-    assert found.startswith("the arguments of one of these steps changed: shuffle, take (saved ...#")
+
+
+def test_the_line_of_a_long_plan_is_known_however_it_was_folded() -> None:
+    node, other = long_plan()._node, long_plan(31)._node
+    for limit in (180, 320, 10_000):
+        assert len(identity(node, limit)) <= limit
+        assert is_line_of(identity(node, limit), node)
+        assert not is_line_of(identity(node, limit), other)
+
+
+@pytest.mark.parametrize("count", [9, 60, 300])
+def test_the_step_of_a_long_plan_that_changed_is_named(count: int) -> None:
+    for changed in (each for each in (1, 2, 5, count // 2 + 1, count - 2, count - 1) if each % 3):
+        found = difference(identity(long_plan(changed, count)._node), long_plan(None, count)._node)
+        wanted = re.match(r"(?:step|one of the steps from) (\d+)(?: to (\d+))? differs: the arguments of ", found)
+        assert wanted, found
+        first, last = int(wanted[1]), int(wanted[2] or wanted[1])
+        assert first <= changed + 2 <= last < first + 5
+        assert "the arguments of shuffle changed" in found or count == 300
+
+
+def test_a_step_more_in_a_long_plan_is_named_where_it_stands() -> None:
+    found = difference(identity(long_plan()._node), long_plan(more=1)._node)
+    assert found == "step 33 differs: here it is repeat"
+
+
+def test_what_a_line_has_no_letters_for_is_named_among_others() -> None:
+    a, b = identity(long_plan(31)._node), long_plan()._node
+    found = difference(re.sub(r":[^ ]+", "", a), b)
+    assert found.startswith("the arguments of one of these steps changed: shuffle, take (saved range#")
+
+
+def test_steps_of_each_input_are_counted_and_a_source_is_one_by_its_place() -> None:
+    def both(n: int, seed: int) -> ps.Dataset:
+        return ps.concatenate([ps.range(9).shuffle(1), ps.range(n).shuffle(seed)]).batch(2)
+
+    saved = identity(both(5, 2)._node)
+    assert difference(saved, both(6, 2)._node).startswith("step 3 differs: the length or spec of range changed (saved ")
+    assert difference(saved, both(5, 3)._node).startswith("step 4 differs: the arguments of shuffle changed (saved ")
+
+
+def different_plan(seed: int = 1, size: int = 4, count: int = 9) -> ps.Dataset:
+    return ps.range(count).shuffle(seed).map(np.negative).batch(size)
 
 
 @pytest.mark.parametrize(
-    ("other", "message"),
+    ("saved", "message"),
     [
         (plan_of(seed=2), "step 2 differs: the arguments of shuffle changed (saved shuffle#"),
         (plan_of(size=5), "step 4 differs: the arguments of batch changed (saved batch#"),
-        (identity(ps.range(9).batch(4)._node), "step 2 differs: it was shuffle and is batch (saved shuffle#"),
+        (identity(ps.range(9).batch(4)._node), "step 2 differs: it was batch and is shuffle (saved batch#"),
         (plan_of(count=10), "step 1 differs: the length or spec of range changed (saved range#"),
-        (plan_of() + " > take#000000", "it had 4 steps, this one has 5 (saved range#"),
+        (plan_of() + " > take#000000", "it had 5 steps, this one has 4 (saved range#"),
+        ("", "it had 0 steps, this one has 4 (saved , here range#"),
+        ("...#", "the arguments of one of these steps changed: range, shuffle, map, batch (saved ...#"),
+        ("a#1 > ...#", "step 1 differs: it was a and is range"),
+        ("...#0:x > a#1 > b#2 > c#3 > d#4 > e#5 > f#6", "step 1 differs: here it is range"),
     ],
-    ids=["seed", "size", "verb", "data", "number"],
 )
-def test_difference_is_the_first_step_that_differs(other, message):
-    assert difference(plan_of(), other, ps.range(3)._node).startswith(message)
+def test_difference_is_the_first_step_that_differs(saved: str, message: str) -> None:
+    assert difference(saved, different_plan()._node).startswith(message)
 
 
 def test_a_wide_element_and_many_datasets_are_printed_in_part():

@@ -339,7 +339,8 @@ def mix(
     whose weight is too small for one element of a block never has its turn, and the log says so.
 
     Weights may change: `{0: [9, 1], 100_000: [1, 1]}` has other weights from element 100,000 of an epoch on. In batches
-    of 32 that is step 3,125. The last block before a change is shorter, and its shares are exact too.
+    of 32 that is step 3,125. Before it nothing differs: the change cuts off the end of a block, and begins another. So
+    a run may get weights for what is still to come: as such a dict, or by `loader.set_state(state, changed="mix")`.
 
     Random access, order within each dataset: kept; element `i` is found by arithmetic. Memory: none.
 

@@ -64,7 +64,7 @@ def replay(path: str | os.PathLike[str], dataset: Dataset) -> Iterator[Replayed]
     ours = identity(dataset._node)
     mine = [record for record in records if record["plan"] == ours]
     if records and not mine:
-        raise StateError(f"{path} is of another dataset: {difference(records[0]['plan'], ours, dataset._node)}.")
+        raise StateError(f"{path} is of another dataset: {difference(records[0]['plan'], dataset._node)}.")
     return _run(mine, dataset._node, path)
 
 

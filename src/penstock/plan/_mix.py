@@ -20,6 +20,8 @@ from penstock.plan._text import length_text
 BLOCK_LENGTH: Final = 1024
 """The number of elements in which each input has exactly its share (by largest remainder)."""
 Weights = tuple[float, ...]
+Shares = tuple[tuple[int, tuple[int, ...]], ...]
+"""See `Mix.shares`."""
 
 
 class _Stages(NamedTuple):
@@ -39,8 +41,9 @@ class _Stages(NamedTuple):
 class Mix(Dealt):
     """Elements of the inputs, in an order that the seed defines. Ends where an exhausted input has its turn.
 
-    Stages have weights of their own, and blocks of their own: the last block of a stage may be shorter. The order and
-    the length are the same in every epoch.
+    Stages have weights of their own, and blocks of their own: the next stage may cut off the end of the last block. So
+    what comes before a stage does not depend on it, and a run may get other weights for what is still to come. The
+    order and the length are the same in every epoch.
     """
 
     stages: tuple[tuple[int, Weights], ...]
@@ -58,18 +61,24 @@ class Mix(Dealt):
 
     def settings(self) -> dict[str, Any]:
         """The shares, where they change, and the seed."""
-        (_, weights), *later = self.stages
-        stages = {"stages": [(start, _shares(each, BLOCK_LENGTH)) for start, each in later]} if later else {}
-        return {"counts": _shares(weights, BLOCK_LENGTH), "seed": self.seed, **stages}
+        (_, counts), *later = self.shares
+        return {"counts": counts, "seed": self.seed, **({"stages": later} if later else {})}
+
+    @cached_property
+    def shares(self) -> Shares:
+        """The first position of each stage, and the elements of each input in a block of it."""
+        return tuple((start, _shares(weights)) for start, weights in self.stages)
 
     @cached_property
     def _table(self) -> _Stages:
         blocks, given = [0], [np.zeros(len(self.sources), np.int64)]
-        for (start, weights), (stop, _) in itertools.pairwise(self.stages):
+        for (start, counts), (stop, _) in itertools.pairwise(self.shares):
             whole, rest = divmod(stop - start, BLOCK_LENGTH)
+            given.append(given[-1] + whole * np.array(counts, np.int64))
+            if rest:
+                which, _ = deal(np.arange(rest), np.full(rest, blocks[-1] + whole + 1), counts, seed=self.seed)
+                given[-1] += np.bincount(which, minlength=len(counts))
             blocks.append(blocks[-1] + whole + (rest > 0))
-            dealt = whole * np.array(_shares(weights, BLOCK_LENGTH), np.int64) + np.array(_shares(weights, rest))
-            given.append(given[-1] + dealt)
         starts = np.array([start for start, _ in self.stages], np.int64)
         ends = np.append(starts[1:], np.iinfo(np.int64).max)
         return _Stages(starts, ends, np.array(blocks, np.int64), np.array(given))
@@ -77,7 +86,7 @@ class Mix(Dealt):
     @property
     def absent(self) -> list[int]:
         """The inputs that never have a turn, because their weights are too small for one element of a block."""
-        dealt = self._table.given[-1] + np.array(_shares(self.stages[-1][1], BLOCK_LENGTH))
+        dealt = self._table.given[-1] + np.array(self.shares[-1][1])
         return [number for number, count in enumerate(dealt.tolist()) if not count]
 
     def _stage(self, position: int) -> int:
@@ -112,15 +121,10 @@ class Mix(Dealt):
         """The first position of the block that has an element of an input. `POSITION_LIMIT` if its turn never comes."""
         table = self._table
         stage = int(np.searchsorted(table.given[1:, number], index, side="right"))
-        count = _shares(self.stages[stage][1], BLOCK_LENGTH)[number]
-        is_last = stage + 1 == len(self.stages)
-        if not count and is_last:
+        start, counts = self.shares[stage]
+        if not counts[number]:  # of the last stage, for it was found in this one
             return POSITION_LIMIT
-        block = (index - int(table.given[stage, number])) // count if count else POSITION_LIMIT
-        start = self.stages[stage][0]
-        if not is_last:  # what whole blocks do not have is in the short one
-            block = min(block, (self.stages[stage + 1][0] - start) // BLOCK_LENGTH)
-        return start + block * BLOCK_LENGTH
+        return start + (index - int(table.given[stage, number])) // counts[number] * BLOCK_LENGTH
 
     def _positions(self, start: int) -> Indices:
         """The positions of the block that begins at `start`."""
@@ -140,27 +144,27 @@ class Mix(Dealt):
         table = self._table
         stages = np.searchsorted(table.starts, indices, side="right") - 1
         numbers, places = np.divmod(indices - table.starts[stages], BLOCK_LENGTH)
-        lengths = np.minimum(BLOCK_LENGTH, table.ends[stages] - indices + places)
-        kinds = stages * (BLOCK_LENGTH + 1) + lengths
-        for kind in distinct(kinds).tolist():  # blocks of one stage and length: the last of a stage may be shorter
-            mine = np.flatnonzero(kinds == kind)
-            stage, length = divmod(kind, BLOCK_LENGTH + 1)
-            weights, blocks = self.stages[stage][1], numbers[mine]
-            found, before = deal(
-                places[mine], table.blocks[stage] + blocks + 1, _shares(weights, length), seed=self.seed
-            )
-            whole = np.array(_shares(weights, BLOCK_LENGTH), np.int64)
+        for stage in distinct(stages).tolist():
+            mine = np.flatnonzero(stages == stage)
+            counts, blocks = self.shares[stage][1], numbers[mine]
+            found, before = deal(places[mine], table.blocks[stage] + blocks + 1, counts, seed=self.seed)
+            whole = np.array(counts, np.int64)
             which[mine], theirs[mine] = found, table.given[stage, found] + blocks * whole[found] + before
         return which, theirs
 
+    def counts(self, position: int) -> list[int]:
+        """The number of elements of each input before a position."""
+        stage = self._stage(position)
+        start, counts = self.shares[stage]
+        number, place = divmod(position - start, BLOCK_LENGTH)
+        which, _ = self.deal(np.arange(position - place, position))
+        given = self._table.given[stage] + number * np.array(counts, np.int64)
+        found: list[int] = (given + np.bincount(which, minlength=len(counts))).tolist()
+        return found
+
     def latest(self, index: int) -> Iterable[tuple[int, int]]:
         """Adds up blocks."""
-        stage = self._stage(index)
-        number, place = divmod(index - self.stages[stage][0], BLOCK_LENGTH)
-        which, _ = self.deal(np.arange(index - place, index + 1))
-        counts = self._table.given[stage] + number * np.array(_shares(self.stages[stage][1], BLOCK_LENGTH), np.int64)
-        counts += np.bincount(which, minlength=len(self.sources))
-        return [(source, count - 1) for source, count in enumerate(counts.tolist()) if count]
+        return [(source, count - 1) for source, count in enumerate(self.counts(index + 1)) if count]
 
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Deals from the inputs until one has no element left."""
@@ -179,12 +183,12 @@ class Mix(Dealt):
 
 
 @lru_cache(64)
-def _shares(weights: Weights, length: int) -> tuple[int, ...]:
+def _shares(weights: Weights) -> tuple[int, ...]:
     """The number of elements of each input in a block: by largest remainder, the first of equals first."""
     total = math.fsum(weights)
-    exact = [weight / total * length for weight in weights]
+    exact = [weight / total * BLOCK_LENGTH for weight in weights]
     counts = [int(share) for share in exact]
     by_remainder = sorted(range(len(exact)), key=lambda number: counts[number] - exact[number])
-    for number in by_remainder[: length - sum(counts)]:
+    for number in by_remainder[: BLOCK_LENGTH - sum(counts)]:
         counts[number] += 1
     return tuple(counts)

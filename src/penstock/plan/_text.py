@@ -1,10 +1,11 @@
 """A plan as text: a tree for people, a line for checkpoints, and the origin of an element."""
 
+import base64
 import hashlib
 import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -22,6 +23,9 @@ _MAX_INPUTS = 16
 _FOLDED_LENGTH = 1 << 20
 IDENTITY_NBYTES = 320
 """The limit of a plan's line in a checkpoint; a longer line is folded."""
+_Steps = Sequence[tuple[str, str, str]]
+_STEP = re.compile(r"((?:^|[\[|] ?)?)([\w.]+)#(\w+)")
+"""A step of a line: what shows that it is a source, its verb, and its digits."""
 
 
 def describe(node: Node) -> str:
@@ -99,23 +103,48 @@ def uncounted(node: Node) -> str:
     return f"How many elements {node.label} gives shows when it has run to its end. {cure}."
 
 
-def identity(node: Node) -> str:
-    """Returns the line that a checkpoint keeps: a step and six hex digits each, from the data to the end."""
+def identity(node: Node, limit: int = IDENTITY_NBYTES) -> str:
+    """Returns the line that a checkpoint keeps: a step and six hex digits each, from the data to the end.
+
+    In a line that is too long, steps in the middle have one letter each: `...#digest of the whole:letters`. Of very
+    many steps, two have one together, and so on; there are as many colons.
+    """
     text = _identity(node, {})
-    if len(text.encode()) <= IDENTITY_NBYTES:
+    if len(text.encode()) <= limit:
         return text
-    digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
     steps = text.split(" > ")
     ends: tuple[list[str], list[str]] = [], []  # from the first step on, and from the last one back
-    budget = IDENTITY_NBYTES - 40
+    budget = limit - 40 - limit // 3
     while steps:
         from_end = len(ends[0]) > len(ends[1])
         step = steps.pop(-1 if from_end else 0)
         budget -= len(step.encode()) + 3
         if budget <= 0:
+            steps.insert(len(steps) if from_end else 0, step)
             break
         ends[from_end].append(step)
-    return " > ".join([*ends[0], f"...#{digest}", *reversed(ends[1])])
+    hidden = _STEP.findall(" > ".join(steps))
+    size = -(-len(hidden) // (limit // 3))
+    return " > ".join([*ends[0], f"{_fold(text)}{':' * size}{_letters(hidden, size)}", *reversed(ends[1])])
+
+
+def _fold(text: str) -> str:
+    return f"...#{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
+
+
+def _letters(steps: _Steps, size: int) -> str:
+    """One letter for each `size` steps."""
+    groups = (repr([step[1:] for step in steps[start : start + size]]) for start in range(0, len(steps), size))
+    return "".join(
+        base64.urlsafe_b64encode(hashlib.blake2b(group.encode(), digest_size=3).digest())[:1].decode()
+        for group in groups
+    )
+
+
+def is_line_of(saved: str, node: Node) -> bool:
+    """Whether a saved line is that of a plan, folded at whichever limit."""
+    text = _identity(node, {})
+    return saved == text or _fold(text) in saved
 
 
 def _identity(node: Node, known: dict[int, str]) -> str:
@@ -136,26 +165,46 @@ def _identity(node: Node, known: dict[int, str]) -> str:
                 text = f"[{' | '.join(_identity(each, known) for each in below)}] > {text}"
         # A step that is used twice at each of many levels would double the text at each of them.
         if len(text) > _FOLDED_LENGTH:
-            text = f"...#{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
+            text = _fold(text)
         known[id(node)] = text
     return known[id(node)]
 
 
-def difference(saved: str, ours: str, plan: Node) -> str:
-    """Describes the first difference of two plans' lines, of which the second is that of `plan`."""
-    then, now = saved.split(" > "), ours.split(" > ")
-    for number, (before, after) in enumerate(zip(then, now, strict=False), 1):
-        if before != after:
-            if before.startswith("...#") and after.startswith("...#"):
-                steps = _identity(plan, {}).split(" > ")
-                folded = " > ".join(steps[number - 1 : len(steps) - len(now) + number])
-                verbs = ", ".join(dict.fromkeys(re.findall(r"(\w+)#", folded)))
-                return f"the arguments of one of these steps changed: {verbs} (saved {before}, here {after})"
-            verb, other = before.lstrip("[").partition("#")[0], after.lstrip("[").partition("#")[0]
-            what = "the length or spec of" if number == 1 else "the arguments of"
+def difference(saved: str, plan: Node) -> str:
+    """Describes the first step in which the plan of a saved line differs from a plan."""
+    ours = _STEP.findall(_identity(plan, {}))
+    head, is_folded, rest = saved.partition("...#")
+    folded, _, tail = rest.partition(" > ")
+    before, letters, after = _STEP.findall(head), folded.lstrip("0123456789abcdef"), _STEP.findall(tail)
+    if found := _changed(before, ours, 0):
+        return found
+    if not is_folded:
+        return f"it had {len(before)} steps, this one has {len(ours)} (saved {saved}, here {identity(plan)})"
+    last = len(ours) - len(after)
+    middle = ours[len(before) : last]
+    size = letters.count(":")
+    now = ":" * size + _letters(middle, size) if size else ""
+    for place, (old, new) in enumerate(itertools.zip_longest(letters, now), -size):
+        if old != new:
+            first = len(before) + place * size
+            verbs = ", ".join(dict.fromkeys(verb for _, verb, _ in ours[first : first + size]))
+            which = f"step {first + 1}" if size == 1 else f"one of the steps from {first + 1} to {first + size}"
+            same = len(letters) == len(now)
+            return f"{which} differs: {f'the arguments of {verbs} changed' if same else f'here it is {verbs}'}"
+    if found := _changed(after, ours[max(0, last) :], last):
+        return found
+    verbs = ", ".join(dict.fromkeys(verb for _, verb, _ in middle))
+    return f"the arguments of one of these steps changed: {verbs} (saved {saved}, here {identity(plan)})"
+
+
+def _changed(before: _Steps, now: _Steps, start: int) -> str:
+    """Describes the first step that differs; empty if none does. `start` steps stand before these."""
+    for number, ((_, verb, old), (is_source, other, new)) in enumerate(zip(before, now, strict=False), start + 1):
+        if (verb, old) != (other, new):
+            what = "the length or spec of" if is_source or number == 1 else "the arguments of"
             change = f"it was {verb} and is {other}" if verb != other else f"{what} {verb} changed"
-            return f"step {number} differs: {change} (saved {before}, here {after})"
-    return f"it had {len(then)} steps, this one has {len(now)} (saved {saved}, here {ours})"
+            return f"step {number} differs: {change} (saved {verb}#{old}, here {other}#{new})"
+    return ""
 
 
 def origins(node: Node, epoch: int, index: int, parts: slice = _ALL) -> str:

@@ -9,8 +9,9 @@ from typing import Any, Final, final
 
 from penstock.base._tree import Tree
 from penstock.lower._program import Position
+from penstock.plan._mixture import MIX_NBYTES, eras_of, way_to_mix
 from penstock.plan._node import Node
-from penstock.plan._text import identity
+from penstock.plan._text import IDENTITY_NBYTES, identity
 from penstock.run._state import Place, place_of_state, state_of
 
 CURSOR_COUNT: Final = 64
@@ -41,11 +42,12 @@ class Progress:
         self._cut: tuple[int, int] | None = None
         """The epoch that a state cut, and the elements before the cut."""
         self._consumed: dict[Position, int] = {}
+        self._eras = eras_of(way_to_mix(plan).shares)
 
     @cached_property
     def identity(self) -> str:
         """The plan as a line of text, see `state_of`."""
-        return identity(self.plan)
+        return identity(self.plan, IDENTITY_NBYTES - (MIX_NBYTES if self._eras else 0))
 
     @property
     def pieces(self) -> list[Tree]:
@@ -79,17 +81,20 @@ class Progress:
         """The cursor at the position; -1 without one."""
         return self._consumed.get(self.at, -1)
 
+    def place_at(self, at: Position) -> Place:
+        """The place of a position."""
+        return Place(*at, self.cut(at[0]), self._consumed.get(at, -1), self._eras)
+
     # How it moves.
 
-    def begin(self) -> int:
-        """Begins an iteration, and returns the elements that are cut off its epoch."""
+    def begin(self) -> None:
+        """Begins an iteration."""
         self.at = self.start
         if not (self.at[1] or self._resumes) or not self.cut(self.at[0]):
             self._cut = None  # a new epoch, which is whole
         self.pieces = []
         self.worked_at = None
         self.iteration += 1
-        return self.cut(self.at[0])
 
     def step(self, consumed: int, *, count: int = 1, is_last: bool) -> None:
         """Moves behind the batch at the position, whose last part was handed out; or behind the batches of a step."""
@@ -122,13 +127,11 @@ class Progress:
 
     def state(self) -> dict[str, Any]:
         """The position after the batches that the user worked on, as JSON."""
-        epoch, position = at = self.worked_at or self.at
-        place = Place(epoch, position, self.cut(epoch), self._consumed.get(at, -1))
-        return state_of(self.plan, self.identity, place)
+        return state_of(self.plan, self.identity, self.place_at(self.worked_at or self.at))
 
-    def place(self, state: Any) -> Place:
+    def place_of(self, state: Any, changed: str | None) -> Place:
         """The place of a state. Raises StateError as `place_of_state` does."""
-        return place_of_state(state, self.plan, self.identity)
+        return place_of_state(state, self.plan, changed)
 
     def resume(self, place: Place) -> None:
         """Makes the next iteration the rest of an epoch."""
@@ -138,6 +141,7 @@ class Progress:
         if place.consumed >= 0:
             self._note_consumed(at, place.consumed)
         self._cut = (place.epoch, place.cut) if place.cut else None
+        self._eras = place.eras
         self.at, self._resumes, self.pieces = at, True, []
         self.worked_at = None
 
