@@ -36,7 +36,7 @@ from penstock.memory._ring import Ring
 from penstock.plan._cache import CompleteCache
 from penstock.plan._cautions import caution_batches, caution_functions
 from penstock.plan._mix import Shares
-from penstock.plan._mixture import as_json, with_shares
+from penstock.plan._mixture import with_shares
 from penstock.plan._node import Node, walk
 from penstock.plan._text import length_text, length_words, uncounted
 from penstock.report._cgroups import free_nbytes
@@ -185,7 +185,7 @@ class Loader(NoArray):
         shard, length = self.arrangement.options.shard, self.arrangement.program.batch_count
         facts = {
             "plan": self.progress.identity,
-            "mix": as_json(self.progress.place_at((epoch, position)).eras),
+            "mix": self.progress.place_at((epoch, position)).eras,
             "epoch": epoch,
             "position": position,
             "length": length,

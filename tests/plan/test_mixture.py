@@ -125,7 +125,7 @@ def test_epochs_before_the_change_are_of_the_old_mix_and_those_after_it_of_the_n
         assert len(old[-1] + rest) == len(finite({0: OLD, 48: NEW}))
         later = through_json(loader)
         assert later["epoch"] == 5
-        counts = dict(enumerate(count for _, count in loader.report().mixed))
+        counts = [count for _, count in loader.report().mixed]
     with finite({0: OLD, 48: NEW}).loader("inline") as loader:
         loader.set_state(loader.get_state() | {"epoch": 2})
         assert take(loader, 1000) == old[-1] + rest
@@ -136,8 +136,7 @@ def test_epochs_before_the_change_are_of_the_old_mix_and_those_after_it_of_the_n
         loader.set_state(later | {"epoch": 0, "position": 0})
         epochs = [take(loader, 1000) for _ in range(5)]
         assert epochs == [*old[:2], old[-1] + rest, whole, again]
-    delivered = np.array([x for epoch in epochs for batch in epoch for x in batch])
-    assert np.bincount(delivered % 10).tolist() == list(counts.values())
+    assert np.bincount([x % 10 for batch in again for x in batch]).tolist() == counts
 
 
 def test_a_change_at_the_end_of_an_epoch_is_a_clean_cut() -> None:
@@ -248,7 +247,8 @@ def test_the_report_counts_the_elements_of_each_dataset() -> None:
         report = loader.report()
         assert [count for _, count in report.mixed] == np.bincount(numbers.ravel()).tolist()
         assert report.mixed[0][0].startswith("from_arrays(")
-        assert "\n  mix used 1,638 elements of from_arrays(array of (30000,) int64), 80.0% of all\n" in str(report)
+        line = "\n  mix used 1,638 elements of from_arrays(array of (30000,) int64), 80.0% of the epoch's\n"
+        assert line in str(report)
         state = through_json(loader)
     with mix(OLD).batch(8).loader("threads", shard=(1, 2)) as loader:  # of all ranks, and of the run before
         loader.set_state(state)
@@ -259,15 +259,15 @@ def test_the_report_counts_the_elements_of_each_dataset() -> None:
         assert "mix used" not in str(one.report())
 
 
-def test_the_report_of_a_filter_counts_what_it_left_out_while_that_is_known() -> None:
+def test_the_report_counts_what_a_filter_left_out() -> None:
     ds = ps.mix(parts(90), [1, 1, 1]).filter(lambda x: x > 100).batch(4)
     with ds.loader("inline") as loader:
         last = take(loader, 5)[-1][-1]
         counts = [count for _, count in loader.report().mixed]
         places = [int(x) for x in ps.mix(parts(90), [1, 1, 1])]
         assert sum(counts) == places.index(last) + 1
-        take(loader, 1)
-        assert loader.report().mixed == ()
+        first = take(loader, 1)[-1][-1]  # of the next epoch
+        assert sum(count for _, count in loader.report().mixed) == places.index(first) + 1
 
 
 def rows_of(documents: ps.Dataset) -> ps.Dataset:
@@ -275,7 +275,7 @@ def rows_of(documents: ps.Dataset) -> ps.Dataset:
 
 
 @given(st.data())
-@settings(max_examples=25)
+@settings(max_examples=15)
 def test_any_changes_at_any_places_of_any_plan_are_those_of_weights_by_element(data: st.DataObject) -> None:
     """Sections with weights, a size of batches and executors of their own, and a replay of all of them in the end."""
     weights = st.lists(st.integers(1, 9), min_size=3, max_size=3)
@@ -384,7 +384,18 @@ def test_elements_that_are_left_out_have_no_place_at_which_weights_change() -> N
 
 @pytest.mark.parametrize(
     "value",
-    [1, "x", [], [[0, 0]], [[0, 1, 1024, 0, 0]], [[0, 0, 1, 2, 3]], [[0, 0, None]], [[1, 5, 1024], [0, 0, 1024]], {}],
+    [
+        1,
+        "x",
+        [],
+        [[0, 0]],
+        [[0, 1, 1024, 0, 0]],
+        [[0, 0, 1, 2, 3]],
+        [[0, 0, None]],
+        [[0, 0, 1024], [1, 5, 1025, -1]],
+        {},
+        [[]],
+    ],
     ids=str,
 )
 def test_what_is_no_history_of_weights_is_refused(value: Any) -> None:
@@ -394,10 +405,10 @@ def test_what_is_no_history_of_weights_is_refused(value: Any) -> None:
 
 def test_ranks_with_different_histories_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, Any]] = []
-    monkeypatch.setattr("penstock._loader.require_agreement", lambda shard, facts: seen.append(facts))
+    monkeypatch.setattr("penstock.loader.require_agreement", lambda shard, facts: seen.append(facts))
     with mix(OLD).batch(8).loader("inline") as old, mix(NEW).batch(8).loader("inline") as new:
         new.set_state(old.get_state() | {"position": 2}, changed="mix")
         take(new, 1)
         wanted = new.get_state()["mix"]
-    assert [each["mix"] for each in seen] == [wanted]
+    assert json.loads(json.dumps([each["mix"] for each in seen])) == [wanted]
     assert wanted[1][:2] == [0, 16]

@@ -5,6 +5,7 @@ that began with others, a plan whose mix has one more stage; and in epochs befor
 what runs is a function of the plan, its seeds and the eras, which a state holds.
 """
 
+import operator
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -15,19 +16,10 @@ from penstock.plan._mix import BLOCK_LENGTH, Mix, Shares
 from penstock.plan._node import Node, walk
 from penstock.plan._rewritten import rewritten
 
-
-class Era(NamedTuple):
-    """The shares of a mix from a place in a run on, until the next era."""
-
-    epoch: int
-    element: int
-    """Of the mix, in this epoch. In later epochs the shares hold from the beginning on."""
-    counts: tuple[int, ...]
-    """The elements of each dataset in a block."""
-
-
-Eras = tuple[Era, ...]
-"""The first begins with the run. Empty for a plan without a mix, and for one whose weights are by element."""
+Eras = tuple[tuple[int, ...], ...]
+"""For each an epoch, an element of the mix in it, and the shares from there on, as elements of each dataset in a block;
+in later epochs from the beginning on. The first era begins with the run. Empty for a plan without a mix, and for one
+whose weights are by element."""
 MIX_NBYTES = 160
 """The most that eras take in a state: a few changes of a few datasets."""
 
@@ -45,11 +37,6 @@ class Way(NamedTuple):
     def shares(self) -> Shares:
         """Those of the mix."""
         return self.mix.shares if self.mix else ()
-
-    @property
-    def sources(self) -> tuple[Node, ...]:
-        """Those of the mix."""
-        return self.mix.sources if self.mix else ()
 
 
 def way_to_mix(plan: Node) -> Way:
@@ -84,35 +71,31 @@ def reached(way: Way, position: int, consumed: int) -> int:
 
 
 def eras_of(now: Shares, value: Any = None) -> Eras:
-    """Reads the eras of a state; see `as_json`. Without a value, those of a run that begins with these shares.
+    """Reads the eras of a state. Without a value, those of a run that begins with these shares.
 
     Raises:
         StateError: The value is something else.
     """
     if value is None:
-        begun = tuple(Era(0, 0, counts) for _, counts in now if len(now) == 1)
-        return begun if len(str(as_json(begun))) <= MIX_NBYTES else ()
+        begun = tuple((0, 0, *counts) for _, counts in now if len(now) == 1)
+        return begun if len(str(begun)) <= MIX_NBYTES else ()
     try:
-        eras = tuple(Era(int(epoch), int(element), tuple(map(int, counts))) for epoch, element, *counts in value)
-        if eras[0][:2] == (0, 0) and sorted(eras) == [*eras] and {sum(each.counts) for each in eras} == {BLOCK_LENGTH}:
-            return eras
-    except (TypeError, ValueError, IndexError):
-        pass
-    raise StateError(f"mix={value!r:.200} is nothing that get_state() returned.")
-
-
-def as_json(eras: Eras) -> list[list[int]]:
-    """For each era its epoch, its element, and the shares, one after the other."""
-    return [[each.epoch, each.element, *each.counts] for each in eras]
+        eras = tuple(tuple(map(operator.index, each)) for each in value)
+        totals = {sum(each[2:]) if min(each) >= 0 else 0 for each in eras}
+    except (TypeError, ValueError):
+        totals = set()
+    if totals != {BLOCK_LENGTH} or eras[0][:2] != (0, 0) or sorted(eras) != [*eras]:
+        raise StateError(f"mix={value!r:.200} is nothing that get_state() returned.")
+    return eras
 
 
 def shares_in(eras: Eras, epoch: int) -> Shares:
     """The shares of the mix in an epoch."""
     found: Shares = ()
-    for first, element, counts in eras:
+    for first, element, *counts in eras:
         if first <= epoch:
             start = element if first == epoch else 0
-            found = (*(each for each in found if each[0] < start), (start, counts))
+            found = (*(each for each in found if each[0] < start), (start, tuple(counts)))
     return found
 
 

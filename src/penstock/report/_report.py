@@ -106,8 +106,9 @@ class Report:
     quarantine: str = ""
     """The file that lists them."""
     mixed: tuple[tuple[str, int], ...] = ()
-    """For each dataset of `mix`, its source and the elements that this run used of it since its first epoch began, in
-    all ranks together. Empty without `mix`, and where steps after it use its elements in another order."""
+    """For each dataset of `mix`, its source and the elements that were used of it in this epoch, in all ranks, and also
+    before a restart; between epochs, in the last one. Empty without `mix`, and where steps after it use its elements in
+    another order."""
     may_hold_gil: bool = False
     """Whether functions of the user run on threads, which may not be able to run side by side."""
     memory_limit: int | None = None
@@ -389,7 +390,7 @@ class Report:
             yield f"  {plural(self.set_aside, 'element', ' was', ' were')} set aside, see {self.quarantine}"
         total = sum(count for _, count in self.mixed)
         for name, count in self.mixed if total else ():
-            yield f"  mix used {plural(count, 'element')} of {name}, {count / total:.1%} of all"
+            yield f"  mix used {plural(count, 'element')} of {name}, {count / total:.1%} of the epoch's"
         if self.repeats:
             were = plural(self.repeats, "request", " was", " were")
             yield f"  {were} repeated after temporary failures of a server"

@@ -7,14 +7,13 @@
 - `mix`: the weights that a mix had, and from where on, if they may change; see `plan/_mixture.py`.
 """
 
-import itertools
 from typing import Any, Final, NamedTuple
 
 from penstock.base._arguments import as_int
 from penstock.base._errors import StateError
 from penstock.lower._rewrite import batching_of, with_batches
 from penstock.plan._mix import Shares
-from penstock.plan._mixture import MIX_NBYTES, Era, Eras, as_json, eras_of, reached, shares_in, way_to_mix, with_shares
+from penstock.plan._mixture import MIX_NBYTES, Eras, eras_of, reached, shares_in, way_to_mix, with_shares
 from penstock.plan._node import POSITION_LIMIT, Node, walk
 from penstock.plan._text import difference, is_line_of
 
@@ -76,7 +75,7 @@ def state_of(plan: Node, line: str, place: Place) -> dict[str, Any]:
     if place.consumed >= 0:
         state["cursor"] = [place.consumed]
     if place.eras:
-        state["mix"] = as_json(place.eras)
+        state["mix"] = [[*each] for each in place.eras]
     return state
 
 
@@ -108,7 +107,7 @@ def place_of_state(state: Any, plan: Node, changed: str | None = None) -> Place:
         raise StateError(f"cursor={cursor!r} must be a list of one integer from 0 to 2**62 - 1.")
     way, saved = way_to_mix(plan), str(state["plan"])
     place = Place(epoch, position, cut, consumed if "cursor" in state else -1, eras_of(way.shares, state.get("mix")))
-    known: list[Shares] = [((0, each.counts),) for each in place.eras[-1:] if "mix" in state]
+    known: list[Shares] = [((0, each[2:]),) for each in place.eras[-1:] if "mix" in state]
     known += [way.shares[:count] for count in range(1, len(way.shares))]
     formers = (with_shares(plan, each) for each in known)
     former = next((each for each in (plan, *formers) if _is_of(each, saved, size)), None)
@@ -145,29 +144,21 @@ def _changed(place: Place, plan: Node, former: Node, changed: str | None) -> Era
     if changed is None:
         return " Or go on with other weights of its mix() from here on: set_state(state, changed='mix')."
     before = (each for each in place.eras if each[:2] < (place.epoch, element))
-    eras = (*before, Era(place.epoch, element, now[0][1]))
-    if len(str(as_json(eras))) > MIX_NBYTES:
+    eras = (*before, (place.epoch, element, *now[0][1]))
+    if len(str(eras)) > MIX_NBYTES:
         return f" A state has {MIX_NBYTES} bytes for the weights of mix(), too few for these. Give them by element."
     return eras
 
 
 def used(plan: Node, at: Place) -> tuple[tuple[str, int], ...]:
-    """The source of each dataset of the mix, and the elements that a run used of it since it began.
-
-    Empty if the plan has no mix whose elements are used in order, or if the length of an earlier epoch is unknown.
-    """
-    total: list[int] = []
-    borders = sorted({0, at.epoch, *(min(at.epoch, each.epoch + more) for each in at.eras for more in (0, 1))})
-    for first, stop in [*itertools.pairwise(borders), (at.epoch, at.epoch + 1)]:  # epochs that are alike
-        place = at if first == at.epoch else Place(first, 0, eras=at.eras)
-        now = place.plan(plan)
-        length, mix = place.position if place is at else now.length, way_to_mix(now).mix
-        if mix is None or not isinstance(length, int):
-            return ()
-        found = ((stop - first) * each for each in mix.counts(place._replace(position=length).reached(plan)))
-        total = [sum(each) for each in itertools.zip_longest(total, found, fillvalue=0)]
-    labels = (next(one.label for one in walk(each) if not one.inputs) for each in way_to_mix(plan).sources)
-    return tuple(zip(labels, total, strict=False))
+    """The source of each dataset of the mix, and the elements that were used of it in an epoch; see `Report.mixed`."""
+    if at.epoch and not at.position and isinstance(length := at._replace(epoch=at.epoch - 1).plan(plan).length, int):
+        at = at._replace(epoch=at.epoch - 1, position=length)
+    mix = way_to_mix(at.plan(plan)).mix
+    if mix is None:
+        return ()
+    labels = (next(one.label for one in walk(each) if not one.inputs) for each in mix.sources)
+    return tuple(zip(labels, mix.counts(at.reached(plan)), strict=True))
 
 
 def _counts(state: dict[str, Any], one: str, two: str) -> tuple[int, int]:
