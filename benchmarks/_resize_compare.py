@@ -42,10 +42,12 @@ def compare(reference: Sequence[Step], trained: Sequence[Step]) -> Difference:
     it has, of each step of the reference, as many units as lie in `[a, b)`.
     """
     place: dict[tuple[int, ...], tuple[int, int]] = {}  # elements of a unit -> step of the reference, digest
+    wanted_counts: Counter[int] = Counter()  # a document that is cut is in two rows
     bounds = [0]
     for number, step in enumerate(reference):
         for ids, digest in step:
             place[ids] = (number, digest)
+            wanted_counts.update(ids)
         bounds.append(bounds[-1] + len(step))
     seen: Counter[int] = Counter()
     moved = steps = bits = start = 0
@@ -68,7 +70,10 @@ def compare(reference: Sequence[Step], trained: Sequence[Step]) -> Difference:
         start = stop
     over = [step for step, stop in zip(reference, bounds[1:], strict=True) if stop <= start]
     lost = sum(number not in seen for step in over for ids, _ in step for number in ids)
-    return Difference(lost, seen.total() - len(seen), moved, steps, bits)
+    repeated = sum(
+        count - max(wanted_counts[number], 1) for number, count in seen.items() if count > wanted_counts[number]
+    )
+    return Difference(lost, repeated, moved, steps, bits)
 
 
 def _overlaps(bounds: Sequence[int], start: int, stop: int) -> dict[int, int]:

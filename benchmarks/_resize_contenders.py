@@ -296,11 +296,8 @@ def _grain_packed(phase: Phase, state: Any, workers: Any) -> Ranks:
     )
 
 
-CONTENDERS = {
-    each.name: each
-    for each in (
-        Contender("penstock", "penstock-data", ("penstock",), _penstock),
-        Contender("torch by hand", "torch", ("torch",), _torch_by_hand),
-        Contender("Grain", "grain", ("grain",), _grain, ("shuffled", "packed"), "no batches by a budget of tokens"),
-    )
-}
+OWN_CONTENDERS = (
+    Contender("penstock", "penstock-data", ("penstock",), _penstock),
+    Contender("torch by hand", "torch", ("torch",), _torch_by_hand),
+    Contender("Grain", "grain", ("grain",), _grain, ("shuffled", "packed"), "no batches by a budget of tokens"),
+)

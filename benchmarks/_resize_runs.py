@@ -61,8 +61,6 @@ class Contender:
     jobs: tuple[str, ...] = tuple(JOBS)
     lacks: str = ""
     """Why it does not run the other jobs."""
-    is_forked: bool = True
-    """Whether its modules may be imported before a fork."""
 
 
 @dataclass
@@ -70,8 +68,8 @@ class Life:
     """What a life left."""
 
     steps: list[Step] = field(default_factory=list)
-    state: Any = None
-    state_nbytes: int = 0
+    state: bytes | None = None
+    """Pickled, because tensors travel between processes as open files."""
     first_s: float = 0.0
     """From the start of the ranks to the end of the first step."""
     rest_s: float = 0.0
@@ -100,7 +98,8 @@ class Run:
 def run_lives(contender: Contender, job: str, lives: Sequence[Phase]) -> Run:
     """Runs the lives in turn; a phase that is refused is done as the last accepted one, from the last state."""
     run = Run()
-    accepted, state = JOBS[job].start, None
+    accepted = JOBS[job].start
+    state: bytes | None = None
     for phase in lives:
         life = run_life(contender, job, phase, state)
         if life.error and not life.steps and state is not None:
@@ -117,7 +116,7 @@ def run_lives(contender: Contender, job: str, lives: Sequence[Phase]) -> Run:
             run.stopped = life.error or "the epoch ended"
             break
         run.steps += life.steps
-        run.state_nbytes.append(life.state_nbytes)
+        run.state_nbytes.append(len(life.state or b""))
         if state is not None:
             run.resumes_s.append((phase.workers, life.first_s))
         accepted, state = phase, life.state
@@ -128,11 +127,10 @@ def _ending(wanted: Phase, accepted: Phase) -> str:
     return "stop" if wanted.ending == "worker" and not accepted.workers else wanted.ending
 
 
-def run_life(contender: Contender, job: str, phase: Phase, state: Any) -> Life:
+def run_life(contender: Contender, job: str, phase: Phase, state: bytes | None) -> Life:
     """Runs one life in a process of its own, and returns what it left when it saved."""
-    context = multiprocessing.get_context("forkserver" if contender.is_forked else "spawn")
-    if contender.is_forked:
-        multiprocessing.set_forkserver_preload(["_resize_contenders", *contender.modules])
+    context = multiprocessing.get_context("forkserver")
+    multiprocessing.set_forkserver_preload(["_resize_all", *contender.modules])
     path = Path(os.environ["PENSTOCK_RESIZE_DIR"], "life")
     path.unlink(missing_ok=True)
     process = context.Process(target=_live, args=(contender.name, job, phase, state, str(path)))
@@ -155,20 +153,20 @@ def _end(process: BaseProcess) -> None:
     process.join()
 
 
-def _live(name: str, job: str, phase: Phase, state: Any, path: str) -> None:
+def _live(name: str, job: str, phase: Phase, state: bytes | None, path: str) -> None:
     os.setsid()
     multiprocessing.set_start_method("fork", force=True)  # Linux's own with Python 3.11, in place of the fork server's
     with open(path + ".log", "a") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    from _resize_contenders import CONTENDERS
+    from _resize_all import CONTENDERS
 
     life, ranks = Life(), None
     began_s = time.perf_counter()
     try:
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(1)
-        ranks = CONTENDERS[name].start(job, phase, state)
+        ranks = CONTENDERS[name].start(job, phase, pickle.loads(state) if state else None)
         for number in range(phase.steps):
             if number == 1 and phase.ending == "worker":
                 _kill_a_worker()
@@ -180,8 +178,7 @@ def _live(name: str, job: str, phase: Phase, state: Any, path: str) -> None:
                 life.first_s = took_s
             life.steps.append([unit for batch in batches for unit in ranks.record(batch)])
             began_s = time.perf_counter()
-        life.state = ranks.state()
-        life.state_nbytes = len(pickle.dumps(life.state))
+        life.state = pickle.dumps(ranks.state())
     except (EndedError, StopIteration):
         life.has_ended = True
     except Exception as error:  # what it says is a result

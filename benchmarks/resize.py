@@ -38,8 +38,8 @@ from pathlib import Path
 from typing import Any
 
 from _harness import _machine
+from _resize_all import CONTENDERS
 from _resize_compare import compare
-from _resize_contenders import CONTENDERS
 from _resize_jobs import JOBS, ROW, Job, phases
 from _resize_runs import run_life, run_lives
 

@@ -1,0 +1,231 @@
+"""Contenders of `resize.py` with files of their own: LanceDB, LitData and MosaicML Streaming. See `_resize_torch`."""
+
+import contextlib
+import copy
+import multiprocessing
+import os
+import threading
+import types
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from _harness import Array, bench_dir
+from _resize_contenders import recorded
+from _resize_jobs import ELEMENT_COUNT, SEED, Phase
+from _resize_runs import Contender, Ranks
+from _resize_torch import RankGenerators, as_arrays, divided, ranks_of
+
+_LANCE_SPLITS = 48
+
+
+def _with_draw(batch: Any) -> list[tuple[int, float]]:
+    import torch
+
+    numbers = batch.column("number").to_pylist()
+    return [(number, float(torch.rand((), dtype=torch.float64))) for number in numbers]
+
+
+def _lancedb(job: str, phase: Phase, state: Any) -> Ranks:
+    """Its guide on resuming: StreamingDataset with many splits, StreamingDataLoader, and `merge_state_dicts`."""
+    import lancedb
+    import pyarrow as pa
+    from lancedb.streaming import StreamingDataLoader, StreamingDataset
+
+    db = lancedb.connect(str(bench_dir() / "resize-lance"))
+    if "numbers" not in db.list_tables().tables:
+        db.create_table("numbers", pa.table({"number": np.arange(ELEMENT_COUNT)}))
+    table = db.open_table("numbers")
+    multiprocessing.set_forkserver_preload(["lancedb.streaming", "_resize_formats"])  # its workers may not be forked
+    datasets, loaders = [], []
+    merged = StreamingDataset.merge_state_dicts(state) if state is not None else None
+    for rank in range(phase.ranks):
+        dataset = StreamingDataset(
+            table,
+            num_splits=_LANCE_SPLITS,
+            shuffle_seed=SEED,
+            rank=rank,
+            world_size=phase.ranks,
+            transform=_with_draw,
+            transform_parallelism=1,
+            read_batch_size=32,
+            io_queue_depth=1,
+        )
+        if merged is not None:
+            dataset.load_state_dict(merged)
+        datasets.append(dataset)
+        options: dict[str, Any] = {"multiprocessing_context": "forkserver"} if phase.workers else {}
+        loaders.append(
+            StreamingDataLoader(
+                dataset, batch_size=divided(phase), num_workers=phase.workers, collate_fn=as_arrays, **options
+            )
+        )
+    return ranks_of(
+        phase,
+        RankGenerators(phase.ranks),
+        loaders,
+        lambda: [each.state_dict() for each in datasets],
+        recorded(job),
+        phase.micro,
+    )
+
+
+@contextlib.contextmanager
+def _environment(**values: object) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update({name: str(value) for name, value in values.items()})
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _same(number: int) -> int:
+    return number
+
+
+def _drawn(numbers: list[int]) -> tuple[Array, Array]:
+    import torch
+
+    return as_arrays([(int(number), float(torch.rand((), dtype=torch.float64))) for number in numbers])
+
+
+def _litdata(job: str, phase: Phase, state: Any) -> Ranks:
+    """Its guide on elastic resume: StreamingDataset, and a state of StreamingDataLoader for all ranks."""
+    import litdata
+
+    folder = bench_dir() / "resize-litdata"
+    if not (folder / "index.json").exists():
+        litdata.optimize(_same, list(range(ELEMENT_COUNT)), str(folder), chunk_size=1024, num_workers=1)
+    generators = RankGenerators(phase.ranks)
+    loaders = []
+    for rank in range(phase.ranks):
+        with _environment(WORLD_SIZE=phase.ranks, GLOBAL_RANK=rank, NNODES=1):
+            dataset = litdata.StreamingDataset(str(folder), shuffle=True, drop_last=True, seed=SEED)
+            loader = litdata.StreamingDataLoader(
+                dataset,
+                batch_size=divided(phase),
+                num_workers=phase.workers,
+                collate_fn=_drawn,
+                drop_last=True,
+            )
+            if state is not None:
+                loader.load_state_dict(copy.deepcopy(state))
+            loaders.append(loader)
+
+    def started(rank: int) -> Iterator[Any]:
+        with _environment(WORLD_SIZE=phase.ranks, GLOBAL_RANK=rank, NNODES=1):
+            batches = iter(loaders[rank])
+        while True:
+            with _environment(WORLD_SIZE=phase.ranks, GLOBAL_RANK=rank, NNODES=1):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
+
+    streams = [started(rank) for rank in range(phase.ranks)]
+    return ranks_of(phase, generators, streams, loaders[0].state_dict, recorded(job), phase.micro)
+
+
+_rank = threading.local()
+
+
+def _streaming(job: str, phase: Phase, state: Any) -> Ranks:
+    """Its guide on fast resumption: StreamingDataset and StreamingDataLoader, the state of rank 0 on all ranks.
+
+    The ranks are those of one node. They wait for each other when an epoch begins, so each has a thread.
+    """
+    import streaming.base.dataset
+    import streaming.base.shared.prefix
+    from streaming import MDSWriter, StreamingDataLoader, StreamingDataset
+    from streaming.base import distributed
+    from streaming.base.util import clean_stale_shared_memory
+
+    clean_stale_shared_memory()
+    folder = bench_dir() / "resize-mds"
+    if not (folder / "index.json").exists():
+        with MDSWriter(out=str(folder), columns={"number": "int64"}) as out:
+            for number in range(ELEMENT_COUNT):
+                out.write({"number": np.int64(number)})
+    distributed.get_rank = lambda: _rank.value
+    distributed.get_world_size = distributed.get_local_world_size = lambda: phase.ranks
+    together = threading.Barrier(phase.ranks)
+    group = types.SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        barrier=together.wait,
+        get_world_size=lambda: phase.ranks,
+    )
+    streaming.base.dataset.dist = streaming.base.shared.prefix.dist = group
+    streaming.base.dataset.maybe_init_dist = lambda: False
+    threads = [
+        ThreadPoolExecutor(1, initializer=lambda rank=rank: setattr(_rank, "value", rank))
+        for rank in range(phase.ranks)
+    ]
+
+    def opened() -> Any:
+        dataset = StreamingDataset(
+            local=str(folder), batch_size=divided(phase), shuffle=True, shuffle_seed=SEED, num_canonical_nodes=1
+        )
+        loader = StreamingDataLoader(
+            dataset,
+            batch_size=divided(phase),
+            num_workers=phase.workers,
+            collate_fn=lambda elements: _drawn([each["number"] for each in elements]),
+            drop_last=True,
+        )
+        if state is not None:
+            loader.load_state_dict(state)
+        return loader
+
+    opening = [thread.submit(opened) for thread in threads]
+    loaders = [each.result() for each in opening]
+    waiting = [
+        thread.submit(lambda each=each: _first(iter(each))) for thread, each in zip(threads, loaders, strict=True)
+    ]
+    firsts = [each.result() for each in waiting]
+
+    def part(rank: int) -> list[Any]:
+        first, batches = firsts[rank]
+        found = []
+        for _ in range(phase.micro):
+            if first is not None:
+                found.append(first)
+                first = None
+                firsts[rank] = None, batches
+            else:
+                found.append(threads[rank].submit(next, batches).result())
+        return found
+
+    return Ranks(
+        [lambda rank=rank: part(rank) for rank in range(phase.ranks)],
+        recorded(job),
+        lambda: threads[0].submit(loaders[0].state_dict).result(),
+    )
+
+
+def _first(batches: Iterator[Any]) -> tuple[Any, Iterator[Any]]:
+    return next(batches), batches
+
+
+FORMAT_CONTENDERS = (
+    Contender(
+        "LanceDB",
+        "lancedb",
+        ("torch", "lancedb.streaming"),
+        _lancedb,
+        ("shuffled",),
+        "packs end to end, without a mixture; no buckets",
+    ),
+    Contender("LitData", "litdata", ("torch", "litdata"), _litdata, ("shuffled",), "no packing, no buckets"),
+    Contender(
+        "MosaicML Streaming",
+        "mosaicml-streaming",
+        ("torch", "streaming"),
+        _streaming,
+        ("shuffled",),
+        "no packing, no buckets",
+    ),
+)
