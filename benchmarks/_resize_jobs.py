@@ -104,7 +104,7 @@ def elements_of(numbers: Array, draws: Array) -> list[Unit]:
 
 
 # Job "packed": three corpora in files, and a filter that looks at the tokens.
-CORPUS_COUNTS = (60_000, 40_000, 30_000)
+CORPUS_COUNTS = (60_000, 60_000, 60_000)
 WEIGHTS = {0: (6.0, 3.0, 1.0), 4_000: (2.0, 4.0, 4.0)}
 """Shares of rows, by the row from which they hold."""
 
