@@ -40,13 +40,15 @@ def test_worker_processes_count(workers_stay):
     assert sentences(SPEC).lengths("tokens", executor="processes", workers=2).tolist() == LENGTHS
 
 
-def test_a_callback_is_told_how_many_are_read():
+@pytest.mark.parametrize("key", ["tokens", "count"])
+def test_a_callback_is_told_how_many_are_read(key):
     told = []
-    sentences().lengths("tokens", executor="inline", progress=lambda done, total: told.append((done, total)))
+    sentences().lengths(key, executor="inline", progress=lambda done, total: told.append((done, total)))
     assert told[-1] == (5, 5)
 
 
-def test_lengths_of_files_are_kept_until_a_file_or_a_step_changes(tmp_path):
+@pytest.mark.parametrize("key", ["tokens", "count"])
+def test_lengths_of_files_are_kept_until_a_file_or_a_step_changes(tmp_path, key):
     def write(texts):
         (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
 
@@ -54,9 +56,10 @@ def test_lengths_of_files_are_kept_until_a_file_or_a_step_changes(tmp_path):
         def tokens(x):
             with (tmp_path / "calls").open("a") as file:
                 file.write("x")
-            return np.arange(scale * len(str(x["text"])))
+            count = scale * len(str(x["text"]))
+            return {"tokens": np.arange(count), "count": count}
 
-        return ps.from_jsonl(tmp_path / "a.jsonl").map(tokens, element_spec=RAGGED)
+        return ps.from_jsonl(tmp_path / "a.jsonl").map(tokens, element_spec=SPEC)
 
     def counted():
         path = tmp_path / "calls"
@@ -66,14 +69,14 @@ def test_lengths_of_files_are_kept_until_a_file_or_a_step_changes(tmp_path):
 
     write(["ab", "c", ""])
     options = {"executor": "threads"}
-    assert dataset().lengths(**options).tolist() == [2, 1, 0]
+    assert dataset().lengths(key, **options).tolist() == [2, 1, 0]
     assert counted() >= 3
-    assert dataset().lengths(**options).tolist() == [2, 1, 0]
+    assert dataset().lengths(key, **options).tolist() == [2, 1, 0]
     assert counted() == 0
-    assert dataset(2).lengths(**options).tolist() == [4, 2, 0]
+    assert dataset(2).lengths(key, **options).tolist() == [4, 2, 0]
     assert counted() >= 3
     write(["abc", "d"])
-    assert dataset(2).lengths(**options).tolist() == [6, 2]
+    assert dataset(2).lengths(key, **options).tolist() == [6, 2]
     assert counted() >= 2
 
 

@@ -85,18 +85,17 @@ def measured(node: Node, call: str, key: Any, progress: Told | None, options: di
             f"Put it before {steps}{keeps}: bucket_by_length(lengths=) and pack(lengths=) after a shuffle take the "
             "lengths of the elements before."
         )
-    one = loosened(node)
+    one, is_count = loosened(node), False
     if key is not None:
         part = _part(one, call, key)
-        if isinstance(part, ArraySpec) and part.shape == ():
-            return np.array(values_of(one, call, key), np.int64) if _is_count(part) else _no_length(call, part)
+        is_count = _is_count(part)
         one = named(one, [key]) if isinstance(one.spec.tree, dict) else with_part(one, key)
     shapes = [leaf.shape for leaf in one.spec.leaves]
     leaves = [number for number, shape in enumerate(shapes) if shape[:1] == (None,)]
     leaves = leaves or [number for number, shape in enumerate(shapes) if shape]
-    if not leaves:
+    if not leaves and not is_count:
         return _no_length(call, one.spec)
-    plan = LengthOf(with_parts(one), tuple(leaves))
+    plan = with_parts(one) if is_count else LengthOf(with_parts(one), tuple(leaves))
     if node.length == 0:
         return np.empty(0, np.int64)
 
@@ -107,8 +106,9 @@ def measured(node: Node, call: str, key: Any, progress: Told | None, options: di
             Loader(Batch(plan, _BATCH_SIZE, False), LoaderOptions(**options), same_epoch=True) as loader,
         ):
             for batch in loader:
-                found.append(np.array(batch))
-                line.advance(len(batch))
+                (counts,) = _tree.flatten(batch)[0]
+                found.append(np.array(counts, np.int64))
+                line.advance(len(counts))
         return np.concatenate(found)
 
     return needed(CALLS, "kept_with_files")(  # type: ignore[no-any-return]
