@@ -227,6 +227,13 @@ def test_a_function_of_a_batch_may_return_ragged_leaves():
     assert batches.element_spec["boxes"]._fields == ("values", "offsets")
 
 
+def test_a_function_that_makes_more_values_than_a_batch_had_is_told_the_most():
+    batches = images().ragged_batch(4)
+    more = batches.map(lambda b: {**b, "label": np.zeros(9, "int64")}, element_spec=batches.element_spec)
+    with pytest.raises(ps.SpecError, match=r"\(9,\) int64 in \['label'\], larger than its max_shape \(4,\)"):
+        more[0]
+
+
 # Rows of tokens with offsets.
 
 TOKENS = [np.arange(10 * i, 10 * i + n, dtype="int32") for i, n in enumerate(LENGTHS)]

@@ -150,6 +150,8 @@ def _other_shape(spec: Spec, number: int, want: ArraySpec, found: npt.NDArray[An
         return MisfitError(what)
     shape: Shape = tuple(size if size == had else None for size, had in zip(found.shape, want.shape, strict=True))
     leaf = f"ArraySpec({shape}, {str(want.dtype)!r})"
+    if shape == want.shape:
+        what += f", larger than its max_shape {want.max_shape}"
     place = _place(spec, number)
     return MisfitError(
         what, f"element_spec=, like the element, with {leaf} at {place}" if place else f"element_spec={leaf}"
