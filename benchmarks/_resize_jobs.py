@@ -95,7 +95,7 @@ def unit(ids: Sequence[int], *arrays: Array) -> Unit:
 
 
 # Job "shuffled": an element is its number, to which each contender adds one random number, as its users draw them.
-ELEMENT_COUNT = 98_304
+ELEMENT_COUNT = int(os.environ.get("PENSTOCK_RESIZE_ELEMENTS", "98304"))
 
 
 def elements_of(numbers: Array, draws: Array) -> list[Unit]:

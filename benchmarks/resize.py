@@ -28,11 +28,13 @@ import argparse
 import importlib.metadata
 import json
 import os
+import pickle
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -40,7 +42,7 @@ from typing import Any
 from _harness import _machine
 from _resize_all import CONTENDERS
 from _resize_compare import compare
-from _resize_jobs import JOBS, ROW, Job, phases
+from _resize_jobs import JOBS, ROW, Job, Phase, phases
 from _resize_runs import run_life, run_lives
 
 _CASE_TIMEOUT_S = 3600
@@ -93,6 +95,40 @@ def measure(name: str, job: Job, event_count: int, seed: int) -> dict[str, Any]:
     }
 
 
+FAR_BATCH, FAR_PLACE, FAR_COUNT = 8, 1_000_000, 8_400_000
+FAR: dict[str, Callable[[Any], Any]] = {
+    "penstock": lambda state: state | {"position": FAR_PLACE},
+    "torch by hand": lambda state: state | {"position": FAR_PLACE * FAR_BATCH},
+    "Grain": lambda state: dict.fromkeys(state, FAR_PLACE * FAR_BATCH),
+    "accelerate": lambda state: state | {"elements": FAR_PLACE * FAR_BATCH},
+}
+"""Makes a state at batch `FAR_PLACE` of one after the first batch, for contenders whose state is a position."""
+
+
+def measure_far(name: str) -> dict[str, Any]:
+    """Measures the seconds to a first batch, fresh and far on, on one rank; the median of three."""
+    contender, found = CONTENDERS[name], {}
+    for workers in (0, 2):
+        phase = Phase(1, workers, FAR_BATCH, 1, 1)
+        fresh = [run_life(contender, "shuffled", phase, None) for _ in range(3)]
+        if fresh[0].error or fresh[0].state is None:
+            return {"failed": fresh[0].error}
+        state = pickle.dumps(FAR[name](pickle.loads(fresh[0].state)))
+        resumed = [run_life(contender, "shuffled", phase, state) for _ in range(3)]
+        if resumed[0].error:
+            return {"failed": resumed[0].error}
+        for title, lives in (("fresh", fresh), ("far", resumed)):
+            found[f"{title}, {workers} workers"] = statistics.median(life.first_s for life in lives)
+    return found
+
+
+def _print_far(results: dict[str, dict[str, Any]]) -> None:
+    print(f"\n## seconds to a first batch of {FAR_BATCH}, fresh and at batch {FAR_PLACE:,}, on one rank\n")
+    for name, found in results.items():
+        line = found.get("failed") or ", ".join(f"{title} {taken:.3f}" for title, taken in found.items())
+        print(f"{name}: {line[:_SHOWN]}")
+
+
 def _run_case(name: str, job: str, args: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         result = Path(scratch, "result.json")
@@ -109,6 +145,8 @@ def _run_case(name: str, job: str, args: argparse.Namespace) -> dict[str, Any]:
         here = str(Path(__file__).parent)
         path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
         quiet = {"PYTHONWARNINGS": "ignore", "PENSTOCK_RESIZE_DIR": scratch, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
+        if job == "far":
+            quiet["PENSTOCK_RESIZE_ELEMENTS"] = str(FAR_COUNT)
         with open(Path(scratch, "errors"), "w") as errors:
             done = subprocess.run(
                 [sys.executable, __file__, *flags],
@@ -196,7 +234,7 @@ def main() -> None:
     parser.add_argument("--events", type=int, help="lives of each run; default 100")
     parser.add_argument("--seed", type=int, default=1, help="of the events")
     parser.add_argument("--only", help="comma-separated names of contenders")
-    parser.add_argument("--jobs", default=",".join(JOBS), help="comma-separated names of jobs")
+    parser.add_argument("--jobs", default=",".join([*JOBS, "far"]), help="comma-separated names of jobs")
     parser.add_argument("--json", type=Path, help="also write all numbers to this file")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
@@ -205,7 +243,8 @@ def main() -> None:
     if args.case:
         job, name = args.case.split(":")
         unfinished = args.result.with_suffix(".part")
-        unfinished.write_text(json.dumps(measure(name, JOBS[job], args.events, args.seed)))
+        found = measure_far(name) if job == "far" else measure(name, JOBS[job], args.events, args.seed)
+        unfinished.write_text(json.dumps(found))
         unfinished.rename(args.result)
         return
     names = args.only.split(",") if args.only else list(CONTENDERS)
@@ -214,7 +253,7 @@ def main() -> None:
     for job in args.jobs.split(","):
         everything[job] = {}
         for name in installed:
-            if job in CONTENDERS[name].jobs:
+            if name in FAR if job == "far" else job in CONTENDERS[name].jobs:
                 print(f"  {job}: {name}", file=sys.stderr, flush=True)
                 everything[job][name] = _run_case(name, job, args)
     if args.json:
@@ -222,6 +261,9 @@ def main() -> None:
     print(f"{args.events} events, seed {args.seed}, {_machine()}")
     print(", ".join(f"{name} ({CONTENDERS[name].package} {_version(CONTENDERS[name].package)})" for name in installed))
     for job, results in everything.items():
+        if job == "far":
+            _print_far(results)
+            continue
         _print_job(JOBS[job], results)
         for name in installed:
             if job not in CONTENDERS[name].jobs:
