@@ -62,3 +62,29 @@ def test_import_takes_at_most_three_times_as_long_as_that_of_numpy(fresh_python,
         run = imported(fresh_python, env)
         times.append(run["took_s"] / run["numpy_s"] - 1)
     assert statistics.median(times) < 3
+
+
+IN_A_WORKER = """
+import sys
+import penstock as ps
+
+def verbs(x):
+    return [name in sys.modules for name in ("penstock.dataset", "penstock.loader", "penstock.report._report")]
+
+def uses_verbs(x):
+    return ps.range(3).map(lambda y: y + x)[1]
+
+if __name__ == "__main__":
+    for function in (verbs, uses_verbs, verbs):
+        with ps.range(2).map(function).loader(executor="processes", workers=1) as loader:
+            print([each.tolist() for each in loader])
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_process_imports_verbs_when_a_function_uses_one(fresh_python, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(IN_A_WORKER)
+    done = fresh_python(program)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[:2] == ["[[False, False, False], [False, False, False]]", "[1, 2]"]

@@ -41,6 +41,7 @@ CONTRIBUTING.md says where each new thing goes, and what to read first.
 import importlib as _importlib
 import logging as _logging
 import sys as _sys
+import threading as _threading
 import typing as _typing
 from inspect import isfunction as _isfunction, ismodule as _ismodule
 
@@ -65,26 +66,32 @@ from penstock.base._errors import (
 from penstock.base._extensions import SOURCES as _SOURCES, found as _found, own as _own
 from penstock.base._printable import PrintableRecords as _PrintableRecords
 from penstock.base._spec import ArraySpec as ArraySpec
-from penstock.dataset import Dataset as Dataset
-from penstock.functions._constructors import (
-    concatenate as concatenate,
-    from_arrays as from_arrays,
-    from_generator as from_generator,
-    from_source as from_source,
-    interleave as interleave,
-    mix as mix,
-    range as range,
-    zip as zip,
-)
-from penstock.functions._headroom import Headroom as Headroom, headroom as headroom
-from penstock.functions._random_patch import RandomPatch as RandomPatch
-from penstock.functions._replay import Replayed as Replayed, replay as replay
-from penstock.functions._statistics import Statistics as Statistics, statistics as statistics
-from penstock.loader import Loader as Loader
 from penstock.plan._ragged import Ragged as Ragged
 from penstock.plan._source import Source as Source
-from penstock.report._report import Report as Report
-from penstock.verbs._check import CheckResult as CheckResult
+from penstock.run.pool._interpreter import is_starting as _is_starting
+
+_lock = globals().get("_lock") or _threading.RLock()
+_is_light = "_is_light" not in globals() and _is_starting()
+"""Whether this process is a worker, for which the names below are imported when a function asks for one."""
+if _typing.TYPE_CHECKING or not _is_light:
+    from penstock.dataset import Dataset as Dataset
+    from penstock.functions._constructors import (
+        concatenate as concatenate,
+        from_arrays as from_arrays,
+        from_generator as from_generator,
+        from_source as from_source,
+        interleave as interleave,
+        mix as mix,
+        range as range,
+        zip as zip,
+    )
+    from penstock.functions._headroom import Headroom as Headroom, headroom as headroom
+    from penstock.functions._random_patch import RandomPatch as RandomPatch
+    from penstock.functions._replay import Replayed as Replayed, replay as replay
+    from penstock.functions._statistics import Statistics as Statistics, statistics as statistics
+    from penstock.loader import Loader as Loader
+    from penstock.report._report import Report as Report
+    from penstock.verbs._check import CheckResult as CheckResult
 
 if _typing.TYPE_CHECKING:  # at run time `__getattr__` imports these when they are asked for
     from penstock import audio as audio, image as image
@@ -166,4 +173,9 @@ def __getattr__(name: str) -> _typing.Any:
         value = _found(_SOURCES, name)
         if value is not None:
             return _adopt(name, value)
+    if _is_light:
+        with _lock:
+            if _is_light:
+                _importlib.reload(_sys.modules[__name__])
+        return getattr(_sys.modules[__name__], name)
     return _refuse_attribute(_sys.modules[__name__], name, "penstock")

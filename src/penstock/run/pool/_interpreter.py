@@ -38,10 +38,15 @@ def interpreter() -> str:
     return named if named not in ("", _AT_START) else sys.executable or ""
 
 
+def is_starting() -> bool:
+    """Whether this process was started as a worker process, and has not begun as one."""
+    return os.environ.get(WORKER_OF) == str(os.getppid())
+
+
 def why_no_interpreter() -> str:
     """Returns why worker processes cannot run, and what helps; an empty text if they can."""
     path = interpreter()
-    if os.environ.get(WORKER_OF) == str(os.getppid()):
+    if is_starting():
         return f"This process was started as a worker process, and {path} ran the program instead. {_CURE}"
     if path != (sys.executable or ""):
         return ""
