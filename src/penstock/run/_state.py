@@ -51,7 +51,8 @@ class Place(NamedTuple):
 
     def reached(self, plan: Node) -> int:
         """The elements of the mix that are used up in this epoch, of such a plan."""
-        return reached(way_to_mix(self.plan(plan)), self.position, self.consumed)
+        is_begun = self.position or self.cut
+        return reached(way_to_mix(self.plan(plan)), self.position, self.consumed) if is_begun else 0
 
 
 def state_of(plan: Node, line: str, place: Place) -> dict[str, Any]:
