@@ -221,7 +221,7 @@ def test_every_name_of_ours_is_there() -> None:
         for name in entries:
             assert _extensions.is_registered(group, name)
             if group in (_extensions.SOURCES, _extensions.EXECUTORS, _extensions.IMAGE):
-                assert _extensions.found(group, name) is not None
+                assert _extensions.lookup(group, name) is not None
 
 
 @pytest.mark.parametrize(("face", "group"), [(ps, _extensions.SOURCES), (penstock.image, _extensions.IMAGE)])

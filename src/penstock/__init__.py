@@ -63,7 +63,7 @@ from penstock.base._errors import (
     UnknownLengthError as UnknownLengthError,
     WorkerError as WorkerError,
 )
-from penstock.base._extensions import SOURCES as _SOURCES, found as _found, own as _own
+from penstock.base._extensions import SOURCES as _SOURCES, lookup as _lookup, own as _own
 from penstock.base._printable import PrintableRecords as _PrintableRecords
 from penstock.base._spec import ArraySpec as ArraySpec
 from penstock.plan._ragged import Ragged as Ragged
@@ -170,7 +170,7 @@ def __getattr__(name: str) -> _typing.Any:
     if name == "audio":
         return _importlib.import_module("penstock.audio")
     if name[0] != "_" and (name.startswith("from_") or name in _own()[_SOURCES]):
-        value = _found(_SOURCES, name)
+        value = _lookup(_SOURCES, name)
         if value is not None:
             return _adopt(name, value)
     if _is_light:

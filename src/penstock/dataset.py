@@ -26,7 +26,7 @@ from penstock.base._errors import (
     UnknownLengthError,
     type_of,
 )
-from penstock.base._extensions import CALLS, VERBS, found, needed
+from penstock.base._extensions import CALLS, VERBS, lookup, needed
 from penstock.base._positions import require_order
 from penstock.base._retries import reading_alone
 from penstock.base._spec import Spec
@@ -34,7 +34,7 @@ from penstock.base._tracebacks import shorten
 from penstock.base._tree import Tree
 from penstock.loader import OPTIONS, Loader, LoaderOptions
 from penstock.lower._loose import loosened
-from penstock.lower._rewrite import reader_of, with_parts
+from penstock.lower._rewrite import reader_of, with_rows
 from penstock.lower._share import Uneven
 from penstock.memory._rows import Indices, copied
 from penstock.plan._batch import Batch, Unbatch
@@ -61,8 +61,8 @@ from penstock.plan._node import (
     history,
     walk,
 )
+from penstock.plan._packed_map import PackedMap, Unpacked
 from penstock.plan._pad import PaddedBatch
-from penstock.plan._parts import PackedMap, Parts
 from penstock.plan._patches import patched
 from penstock.plan._pick import picked
 from penstock.plan._ragged import RaggedBatch
@@ -187,7 +187,7 @@ class Dataset(NoArray):
         """What the sources know under a name. An AttributeError otherwise, so that `hasattr` answers."""
         told = _told(self._node, name)
         if len(told) > 1:
-            told = _told(with_parts(self._node), name)  # without the sources of values that a select() leaves out
+            told = _told(with_rows(self._node), name)  # without the sources of values that a select() leaves out
         if not told:
             cure = " Sources with an element for each file have it, as from_files()." if name == "file_paths" else ""
             raise AttributeError(f"This dataset has no {name}: none of its sources does.{cure}\n{self!r}")
@@ -215,7 +215,7 @@ class Dataset(NoArray):
     def __getattr__(self, name: str) -> NoReturn:
         if name == "__getitems__" and sys._getframe(1).f_globals.get("__name__", "").startswith("torch.utils.data."):
             caution_data_loader(self._node)
-        verb = None if name.startswith("_") else found(VERBS, name)
+        verb = None if name.startswith("_") else lookup(VERBS, name)
         if verb is None:
             refuse_attribute(self, name, "A dataset")
         return functools.partial(verb, self)  # type: ignore[misc]  # to type checkers there is no such attribute
@@ -384,7 +384,7 @@ class Dataset(NoArray):
         if not keeps_count:
             return Dataset(FlatMap(Expand(groups, fn, declared, caller(), batched=size)))
         if is_ragged:
-            return Dataset(Parts(PackedMap(groups, fn, declared, caller(), batched=size)))
+            return Dataset(Unpacked(PackedMap(groups, fn, declared, caller(), batched=size)))
         many = None if declared is None else declared.stacked(size, exact=groups.is_exact)
         return Dataset(Unbatch(Map(groups, fn, many, caller(), batched=size)))
 
@@ -791,7 +791,7 @@ class Dataset(NoArray):
         """Divides the elements into parts that have none in common, by position.
 
         Part `k` ends at `floor(n * (sum of the first k fractions) + 0.5)`; fractions that sum to 1 leave
-        nothing out. Parts of `windows` share nothing underneath either: a later part loses its first windows
+        nothing out. Unpacked of `windows` share nothing underneath either: a later part loses its first windows
         until that holds, and the log (`penstock`, level INFO) has the number. Each part has the attributes of
         the whole source: `class_names`, and `file_paths`, which list the files of all parts.
 
@@ -810,7 +810,7 @@ class Dataset(NoArray):
             seed: Deal elements, or groups, at random; without it parts are ranges, or ranges of each class.
 
         Raises:
-            ArgumentError: Parts are negative or too many, labels do not fit, or the order changes with each epoch
+            ArgumentError: Unpacked are negative or too many, labels do not fit, or the order changes with each epoch
                 (split first, then shuffle), elements are repeated, windows would be dealt out one by one, or both
                 `groups` and `stratify` are given.
 

@@ -51,11 +51,11 @@ from penstock.run._cpus import usable_cpu_count
 from penstock.run._file_watch import FileWatch
 from penstock.run._lanes import steps_of
 from penstock.run._options import OPTIONS as OPTIONS, LoaderOptions as LoaderOptions
-from penstock.run._progress import Progress
+from penstock.run._position import RunPosition
 from penstock.run._quarantine import Quarantine
 from penstock.run._shutdown import watch
 from penstock.run._start import start
-from penstock.run._state import BATCH_LIMIT, RESIZE_NEEDS, Place, used
+from penstock.run._state import BATCH_LIMIT, RESIZE_NEEDS, SavedPlace, used
 from penstock.run.arrange import Arrangement, arrange
 
 _log = logging.getLogger("penstock")
@@ -105,7 +105,7 @@ class Loader(NoArray):
         _require_elements(node)
         caution_batches(node)
         self._peak = Peak()
-        self.progress = Progress(node, same_epoch=same_epoch)
+        self.progress = RunPosition(node, same_epoch=same_epoch)
         """Where the run is, for adapters."""
         share = Share(*options.shard, options.uneven, options.micro_batches, multiple)
         if options.whole_batches:
@@ -209,12 +209,12 @@ class Loader(NoArray):
     @property
     def length(self) -> int | float | None:
         """The number of batches in an epoch: an int, `math.inf`, or None if it is unknown."""
-        return None if self._length is None else self._length * self.arrangement.share.piece_count
+        return None if self._length is None else self._length * self.arrangement.share.micro_count
 
     @property
     def element_spec(self) -> Tree:
         """The tree of `ArraySpec` of what is delivered."""
-        spec, count = self.arrangement.program.spec, self.arrangement.share.piece_count
+        spec, count = self.arrangement.program.spec, self.arrangement.share.micro_count
         tree = self._in_place(spec.tree if count == 1 else spec.divided(count).tree)
         return (tree, ArraySpec((), np.float32)) if self.arrangement.options.uneven == "pad" else tree
 
@@ -283,26 +283,26 @@ class Loader(NoArray):
             raise StateError(f"position={place.position} is no number of batches that anybody reads.")
         if place.position == count and any(isinstance(each, CompleteCache) for each in walk(self.progress.plan)):
             # Nobody knew the number of batches while the cache was filled.
-            place = Place(place.epoch + 1, 0, eras=place.eras)
+            place = SavedPlace(place.epoch + 1, 0, eras=place.eras)
         if count is not None and (place.position or place.cut) and place.position >= count:
             raise StateError(f"position={place.position} is beyond the {count} batches of an epoch.")
         turns = self.arrangement.turns
         if turns is not None and count is not None and not turns.count_of(count - place.position):
-            place = Place(place.epoch + 1, 0, eras=place.eras)  # too few are left for a step of so many ranks
+            place = SavedPlace(place.epoch + 1, 0, eras=place.eras)  # too few are left for a step of so many ranks
         self._exclusively(self._resume, place)
 
-    def _count_from(self, place: Place) -> int | None:
+    def _count_from(self, place: SavedPlace) -> int | None:
         """The number of batches of an epoch, from its cut on; None if that is unknown."""
         plan = place.plan(self.progress.plan)
         length = self._batch_count if plan is self.progress.plan else plan.length
         return length if isinstance(length, int) else None
 
-    def _resume(self, place: Place) -> None:
+    def _resume(self, place: SavedPlace) -> None:
         self._run_from(place)
         self.progress.resume(place)
         self._is_compared = False
 
-    def _run_from(self, place: Place) -> None:
+    def _run_from(self, place: SavedPlace) -> None:
         """Has the epoch of a place run, from its cut on, and steps of whole batches begin at its position."""
         turns = self.arrangement.turns
         runs_from = place.shares, place.cut, 0 if turns is None else place.position % turns.group
@@ -349,7 +349,7 @@ class Loader(NoArray):
         place = self.progress.place_at(self.progress.start)
         count, turns = self._count_from(place), self.arrangement.turns
         if count is None or turns is None:
-            return None if count is None else (count - place.position) * self.arrangement.share.piece_count
+            return None if count is None else (count - place.position) * self.arrangement.share.micro_count
         return turns.count_of(count - place.position)
 
     def ring(self) -> "Ring":
@@ -499,7 +499,7 @@ class Loader(NoArray):
     def _elements_per_batch(self) -> int:
         """Elements of a delivered batch: this shard's rows of a full one; 1 if it is unknown."""
         share = self.arrangement.share
-        return self.arrangement.facts.batch_size // (share.count * share.piece_count) or 1
+        return self.arrangement.facts.batch_size // (share.count * share.micro_count) or 1
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "epoch {}, position {}".format(*self.progress.at)
@@ -630,24 +630,26 @@ class Loader(NoArray):
         """Takes the next batch, or the next part of one."""
         progress, share, timeout_s = self.progress, self.arrangement.share, self.arrangement.options.timeout_s
         if (turns := self.arrangement.turns) is not None:
-            left = progress.pieces or [*range(turns.step_size)][::-1]  # their numbers in the step
+            left = progress.micro_batches or [*range(turns.step_size)][::-1]  # their numbers in the step
             epoch, index = self._place()
             batch = delivery.take((epoch, index + left[-1]), timeout_s)
             if batch is END_OF_EPOCH:
                 return batch
             if turns.step_size > 1:
-                progress.pieces = left
+                progress.micro_batches = left
             return (batch, np.float32(turns.weight(progress.at[1], left[-1]))) if turns.fills else batch
-        if share.piece_count == 1:
+        if share.micro_count == 1:
             batch = delivery.take(progress.at, timeout_s)
             return batch if batch is END_OF_EPOCH else self._in_place(batch)
-        if not progress.pieces:
+        if not progress.micro_batches:
             batch = delivery.take(progress.at, timeout_s)
             if batch is END_OF_EPOCH:
                 return batch
             structure = self.arrangement.program.spec.structure
-            progress.pieces = [structure.unflatten(each) for each in share.pieces(structure.flatten_up_to(batch))]
-        return self._in_place(progress.pieces[-1])
+            progress.micro_batches = [
+                structure.unflatten(each) for each in share.micro_batches(structure.flatten_up_to(batch))
+            ]
+        return self._in_place(progress.micro_batches[-1])
 
     def _in_place(self, batch: Tree) -> Tree:
         """What is delivered, or its spec, with the axis of elements where functions put it; see `BatchFirst`."""
@@ -670,7 +672,7 @@ class Loader(NoArray):
 
         Batches that you hold stay yours.
         """
-        self._is_closed, self.progress.pieces = True, []
+        self._is_closed, self.progress.micro_batches = True, []
         _close(self.arrangement, self._delivery)
 
     def __enter__(self) -> Self:

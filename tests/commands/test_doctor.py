@@ -8,7 +8,7 @@ import pytest
 from penstock.commands import cli, doctor
 from penstock.report import _cgroups
 
-FOUND = doctor.Machine(
+FOUND = doctor.MachineFacts(
     cpus=4,
     machine_cpus=16,
     memory_nbytes={"available": 40 << 30, "left in the container": 12 << 30},
@@ -24,7 +24,7 @@ FOUND = doctor.Machine(
 def said(monkeypatch, capsys):
     """Runs the command on a machine. Returns its status, its lines, and its text in one line."""
 
-    def run(found: doctor.Machine) -> tuple[int, list[str], str]:
+    def run(found: doctor.MachineFacts) -> tuple[int, list[str], str]:
         monkeypatch.setattr(doctor, "examine", lambda: found)
         status = cli.main(["doctor"])
         out = capsys.readouterr().out

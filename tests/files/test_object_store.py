@@ -608,7 +608,7 @@ def test_whole_files_of_unknown_size_are_kept_ahead_too(gated):
     numbers = np.array([0, 1])
     fetcher.announce(numbers, np.zeros_like(numbers), np.full(2, _fetch.WHOLE), 60.0)
     spans = [(number, 0, _fetch.WHOLE) for number in (1, 0)]
-    assert [bytes(parts[0][1]) for parts in fetcher.parts(spans, RetryBudget())] == [file.data, file.data]
+    assert [bytes(parts[0][1]) for parts in fetcher.fetched(spans, RetryBudget())] == [file.data, file.data]
     assert len(file.asked) == 2
     assert _openfile.AHEAD_NBYTES == _fetch.AHEAD_NBYTES
 

@@ -166,7 +166,7 @@ def server():
 def whole(url):
     fetcher = _fetch.Fetcher(lambda number: _remote.RemoteFile(url))
     try:
-        ((_, data),) = next(fetcher.parts([(0, 0, _fetch.WHOLE)], retry_budget()))
+        ((_, data),) = next(fetcher.fetched([(0, 0, _fetch.WHOLE)], retry_budget()))
         return bytes(data)
     finally:
         fetcher.close()

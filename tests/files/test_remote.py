@@ -105,7 +105,7 @@ def test_looking_for_a_file_is_tried_again_too(server):
     assert file.head(3) == server.files["records"][:3]
     server.begin_with(lambda number, headers: 500 if number < 3 else None)
     fetcher = fetcher_of(file)
-    ((_, data),) = next(fetcher.parts([(0, 0, _fetch.WHOLE)], retry_budget()))
+    ((_, data),) = next(fetcher.fetched([(0, 0, _fetch.WHOLE)], retry_budget()))
     assert bytes(data) == server.files["records"]
     fetcher.close()
 
@@ -144,15 +144,15 @@ def test_of_several_ranges_those_that_failed_come_again(server):
     assert asker.repeat_count == 2
 
 
-@pytest.mark.parametrize("reads_ahead", [True, False])
-def test_what_is_announced_is_requested_by_the_process_that_reads_it(server, reads_ahead, monkeypatch):
+@pytest.mark.parametrize("announces", [True, False])
+def test_what_is_announced_is_requested_by_the_process_that_reads_it(server, announces, monkeypatch):
     monkeypatch.undo()  # the rule of the other tests
     (file,) = _openfile.find("test", url_of(server))
     server.begin_with(lambda number, headers: None)
     fetcher, (offset, size) = fetcher_of(file), np.array([[100], [10]])
-    with reading_with(RetryBudget(reads_ahead=reads_ahead)):
+    with reading_with(RetryBudget(may_announce=announces)):
         fetcher.announce(np.zeros(1, np.int64), offset, size, 60.0)
-    assert bool(fetcher._ahead or fetcher._under_way or fetcher.request_count) == reads_ahead
+    assert bool(fetcher._ahead or fetcher._under_way or fetcher.request_count) == announces
     place = np.zeros(10, np.uint8)
     fetcher.read([(0, 100, place)], RetryBudget())
     assert place.tobytes() == server.files["records"][100:110]

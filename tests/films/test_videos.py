@@ -713,7 +713,7 @@ def test_frames_that_are_kept_are_bounded(tmp_path):
 
 def test_if_room_is_short_frames_go_that_are_wanted_last():
     image, uses = np.zeros((2, 2, 3), np.uint8), {1: 5, 2: 9, 3: 7, 4: 8}
-    kept = penstock.films.videos._Kept(3)
+    kept = penstock.films.videos._FrameCache(3)
 
     def claim(*frames):
         wanted = np.array(frames, np.int64)
@@ -847,7 +847,7 @@ def test_threads_with_one_order_share_what_they_decode(tmp_path):
 
 
 def test_a_thread_waits_for_frames_that_another_decodes_and_takes_them_up_if_it_fails():
-    kept, found = penstock.films.videos._Kept(4), []
+    kept, found = penstock.films.videos._FrameCache(4), []
     assert kept.take([3, 4]) == ({}, [3, 4], [])
     assert kept.take([3]) == ({}, [3], [])  # its own claim is no obstacle: Ctrl-C may have left it
 

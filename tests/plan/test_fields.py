@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.lower._rewrite import with_parts
+from penstock.lower._rewrite import with_rows
 from penstock.plan._fields import Fields
 from penstock.plan._node import walk
 from penstock.sources.arrays import ArraySource
@@ -18,7 +18,7 @@ def table():
 
 
 def is_gone(ds):
-    return not any(isinstance(node, Fields) for node in walk(with_parts(ds._node)))
+    return not any(isinstance(node, Fields) for node in walk(with_rows(ds._node)))
 
 
 @pytest.mark.parametrize("executor", ["inline", "threads"])

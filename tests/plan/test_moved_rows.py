@@ -9,7 +9,7 @@ import pytest
 
 import penstock as ps
 from penstock.lower._copies import CopyPlan
-from penstock.lower._rewrite import with_parts
+from penstock.lower._rewrite import with_rows
 from penstock.plan._node import walk
 from penstock.run.pool._payload import pack
 from penstock.sources.arrays import ArraySource
@@ -104,7 +104,7 @@ def test_workers_read_frames_and_no_films(step, executor, workers_stay):
 def test_the_copy_engine_moves_the_frames(step):
     expected = frames_of(step)
     ds = step(ps.from_arrays(ARRAY)).unbatch().batch(FRAMES)
-    assert CopyPlan.of(with_parts(ds._node), (0, 1)) is not None
+    assert CopyPlan.of(with_rows(ds._node), (0, 1)) is not None
     with ds.loader("threads") as loader:
         found = [row for batch in loader for row in zip(*leaves(batch), strict=True)]
     np.testing.assert_array_equal(found, expected)
@@ -121,7 +121,7 @@ def test_windows_of_frames_read_their_frames_alone():
 
 def test_windows_of_frames_are_copied_as_one_row():
     ds = ps.from_arrays({"x": ARRAY, "y": ARRAY}).cast("float32").skip(1).unbatch().windows(3).batch(2)
-    plan = CopyPlan.of(with_parts(ds._node), (0, 1))
+    plan = CopyPlan.of(with_rows(ds._node), (0, 1))
     assert plan is not None
     assert [len(rows) for _, _, rows, _, _ in plan.block(0, 0, 1)[0][0]] == [2, 2]
 
@@ -132,12 +132,12 @@ def test_frames_of_films_that_are_taken_apart_twice_are_read_alone():
     pairs = [pair for film in ps.from_arrays(films).shuffle(1) for pair in film]
     order = [int(index) for index in ps.range(10).shuffle(2)]
     np.testing.assert_array_equal(list(ds), [row for index in order for row in pairs[index]])
-    assert "unbatch" not in [node.verb for node in walk(with_parts(ds._node))]
+    assert "unbatch" not in [node.verb for node in walk(with_rows(ds._node))]
 
 
 def test_films_that_never_end_give_frames_without_end():
     ds = ps.from_arrays(ARRAY).shuffle(1).repeat().unbatch()
-    assert ds.length == with_parts(ds._node).length == math.inf
+    assert ds.length == with_rows(ds._node).length == math.inf
     assert [ds[FRAMES * 57 + row].tolist() for row in range(FRAMES)] == ps.from_arrays(ARRAY).shuffle(1).repeat()[
         57
     ].tolist()
@@ -189,7 +189,7 @@ def test_a_failed_function_names_the_frame_that_it_got():
 def test_arrays_travel_to_workers_once():
     array = np.zeros((10, FRAMES, 10_000))
     ds = ps.from_arrays(array)
-    plan = with_parts(ps.concatenate([ds.shuffle(1), ds[::-1]]).unbatch()._node)
+    plan = with_rows(ps.concatenate([ds.shuffle(1), ds[::-1]]).unbatch()._node)
     payload = pack(plan, plan)
     assert len(payload.data) + sum(each.nbytes for each in payload.arrays) < 1.5 * array.nbytes
 

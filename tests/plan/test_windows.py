@@ -5,7 +5,7 @@ import pytest
 
 import penstock as ps
 from penstock.lower._copies import CopyPlan
-from penstock.lower._rewrite import with_parts
+from penstock.lower._rewrite import with_rows
 from penstock.testing import CountingSource, assert_resumes_exactly
 
 
@@ -253,7 +253,7 @@ def test_labels_in_a_column_are_read_without_the_other_columns():
 
 def test_windows_by_name_are_copied_by_the_engine_and_resume():
     ds = clips().shuffle(3).batch(2)
-    assert CopyPlan.of(with_parts(ds._node), (0, 1)) is not None
+    assert CopyPlan.of(with_rows(ds._node), (0, 1)) is not None
     assert_resumes_exactly(ds, executors=[("inline", 1), ("threads", 2)])
 
 

@@ -20,7 +20,7 @@ from penstock.dataset import Dataset
 from penstock.lower._copies import CopyPlan
 from penstock.lower._guards import with_guards
 from penstock.lower._loose import loosened
-from penstock.lower._rewrite import with_parts
+from penstock.lower._rewrite import with_rows
 from penstock.lower._stages import divide
 from penstock.memory._rows import Rows
 from penstock.plan._cache import CacheStep
@@ -235,7 +235,7 @@ def test_a_step_after_a_batch_goes_on_after_elements_that_fail_and_resumes_with_
 )
 def test_a_step_that_draws_elements_reads_the_selected_leaves_alone(step: Any) -> None:
     both = ps.zip({"x": ps.range(6), "y": ps.from_arrays(np.zeros(6))})
-    assert "from_arrays" not in [each.verb for each in walk(with_parts(step(both).select("x")._node))]
+    assert "from_arrays" not in [each.verb for each in walk(with_rows(step(both).select("x")._node))]
 
 
 def test_a_cache_that_has_what_one_epoch_draws_is_not_complete_for_all() -> None:
@@ -254,14 +254,14 @@ def test_a_cache_that_has_what_one_epoch_draws_is_not_complete_for_all() -> None
 def steps(plan: Plan, *, takes_functions: bool = True) -> Iterator[Node]:
     """The steps of a plan, and those that read rows alone, that have inputs, all with random access and elements."""
     last = plan.dataset._node
-    for node in dict.fromkeys([*walk(last), *walk(with_parts(last))]):
+    for node in dict.fromkeys([*walk(last), *walk(with_rows(last))]):
         is_asked = takes_functions or not isinstance(node, OfFunction)
         if is_asked and node.inputs and node.access == "random" and not isinstance(node, CacheStep):
             yield node
 
 
 def elements(node: Node, epoch: int = 0) -> list[Tree]:
-    node = with_parts(node)
+    node = with_rows(node)
     reader = Reader(node, OpenSources(node), isolation=None)
     return [reader.element(epoch, index) for index in range(finite_length(node))]
 
@@ -363,7 +363,7 @@ def test_a_step_that_treats_leaves_alike_reads_no_leaf_that_is_not_selected(plan
                 for each, other in zip(node.inputs, others, strict=True)
             ]
             selected = Dataset(over(node, tuple(both))).select("mine")._node
-            assert not {*map(id, walk(with_parts(selected)))} & {*map(id, both)}
+            assert not {*map(id, walk(with_rows(selected)))} & {*map(id, both)}
             for element, want in zip(elements(selected), elements(node), strict=True):
                 assert_same(element["mine"], want)
 

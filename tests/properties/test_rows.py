@@ -139,7 +139,7 @@ def test_the_model_has_no_short_batch_where_the_length_says_that_none_is(count: 
 def test_a_row_that_nobody_wrote_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     # The check of the check: half of each batch is not written.
     ds = ps.range(8).map(lambda x: x, element_spec=ps.ArraySpec((), "int64")).batch(4)
-    monkeypatch.setattr("penstock.plan._batch.Batch.fill_parts", lambda *args: None)
+    monkeypatch.setattr("penstock.plan._batch.Batch.fill_rows", lambda *args: None)
     with ds.loader("threads", workers=1) as loader:
         poison = int(np.frombuffer(bytes([POISON]) * 8, np.int64)[0])
         assert [batch.tolist() for batch in loader] == [[poison] * 4] * 2

@@ -103,7 +103,7 @@ def test_each_unit_is_noted_with_its_time_by_the_clock_and_by_the_cpu(monkeypatc
 def test_memory_is_looked_at_between_batches_where_that_was_a_while_ago(monkeypatch: pytest.MonkeyPatch) -> None:
     base, looks = _memory.memory_now(), 0
 
-    def memory_now(_: object) -> _memory.Memory:
+    def memory_now(_: object) -> _memory.MemoryUse:
         nonlocal looks
         looks += 1
         return replace(base, private_nbytes=base.private_nbytes + looks)

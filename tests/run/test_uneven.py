@@ -9,7 +9,7 @@ import pytest
 
 import penstock as ps
 from penstock.report._counters import Counters
-from penstock.run._progress import Progress
+from penstock.run._position import RunPosition
 from penstock.testing import assert_same
 
 pytestmark = pytest.mark.usefixtures("slow_tests_share_workers")
@@ -241,7 +241,7 @@ def test_the_report_counts_the_elements_of_a_part() -> None:
     assert (report.batches, report.elements_per_batch) == (8, 4)
 
 
-@pytest.mark.parametrize(("owner", "name"), [(Counters, "delivered"), (Progress, "step")])
+@pytest.mark.parametrize(("owner", "name"), [(Counters, "delivered"), (RunPosition, "step")])
 def test_ctrl_c_between_the_parts_of_a_batch_loses_none_and_repeats_none(
     owner: type, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,7 +47,7 @@ class FilledUp:
                 f"Batches have at most {most} elements, of which shard={share[:2]} would get none: shares are of "
                 f"{self._row_count}. Use a batch size that {share.count} divides."
             )
-        part_row_count = self._row_count // share.piece_count
+        part_row_count = self._row_count // share.micro_count
         self.fills_up = min(row_counts) < share.count * self._row_count
         """Whether a batch may have rows that fill up, in some process."""
         self.may_be_empty = min(row_counts) <= (share.index + 1) * self._row_count - part_row_count

@@ -150,10 +150,10 @@ def adapt(
             "divides no batch, and batch_axis= is about shard=. Leave sharding= out, and put each batch where it "
             "belongs in your loop: jax.device_put(batch, sharding)."
         )
-    share, part_count, short_counts = None, 1, remainders(node)
+    share, share_count, short_counts = None, 1, remainders(node)
     if options.uneven == "mask":
-        part_count, short_counts = max(map(_part_count, spec.leaves, places)), set()
-        spec = Share(uneven="mask", multiple=part_count).spec(spec)
+        share_count, short_counts = max(map(_share_count, spec.leaves, places)), set()
+        spec = Share(uneven="mask", multiple=share_count).spec(spec)
         places.append(_of_rows(places[0]))
     if not all(each.is_fully_addressable for each in places):
         _require_divisible(spec, places, short_counts)
@@ -164,7 +164,7 @@ def adapt(
                 f"{share[0]} of {share[1]} of the rows. Leave shard= out: it follows from the sharding."
             )
         options = replace(options, shard=FoundShard(share))
-    multiple = part_count if share is None else -(-part_count // share[1])
+    multiple = share_count if share is None else -(-share_count // share[1])
     loader = Loader(node, options, same_epoch=not training, multiple=multiple)
     if share is None:
         spec = Spec.of(loader.element_spec)
@@ -263,7 +263,7 @@ def _shardings(spec: Spec, sharding: Any) -> list[Any]:
     return leaves
 
 
-def _part_count(leaf: ArraySpec, sharding: Any) -> int:
+def _share_count(leaf: ArraySpec, sharding: Any) -> int:
     """The parts that a sharding makes of the rows of a leaf."""
     device_count = len(sharding.device_set)
     part: int = sharding.shard_shape((device_count, *(leaf.max_shape or ())[1:]))[0]

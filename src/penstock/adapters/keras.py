@@ -175,7 +175,7 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
         share = self.loader.arrangement.share
         if share.uneven == "mask":
             return set()
-        return {rows // (share.count * share.piece_count) for rows in remainders(self.loader.arrangement.plan)}
+        return {rows // (share.count * share.micro_count) for rows in remainders(self.loader.arrangement.plan)}
 
     def _count(self, count: Any, frame: Any) -> Any:
         """A number of batches; None where it is not known how many of them an evaluation leaves out."""
@@ -206,7 +206,7 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
 
     def get_numpy_iterator(self) -> Iterator[Tree]:
         """Batches of NumPy arrays."""
-        return _Pass(self, _as_numpy, sys._getframe(1))
+        return _KerasPass(self, _as_numpy, sys._getframe(1))
 
     def get_tf_dataset(self) -> "_Feed":
         """What Keras iterates once an epoch, for batches of TensorFlow's eager tensors. No `tf.data.Dataset`."""
@@ -220,23 +220,23 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
 
         on_cpu = jax.default_backend() == "cpu"
         # Then Keras moves each batch to the device while the model works on the one before.
-        reads_ahead = not on_cpu and keras.distribution.distribution() is None
-        return _Pass(self, fitting, sys._getframe(1), reads_ahead=reads_ahead)
+        is_one_ahead = not on_cpu and keras.distribution.distribution() is None
+        return _KerasPass(self, fitting, sys._getframe(1), is_one_ahead=is_one_ahead)
 
     def get_torch_dataloader(self) -> Iterator[Tree]:
         """Batches of torch tensors, on Keras's device. No `DataLoader`, for which Keras has no need."""
-        return _Pass(self, _as_torch, sys._getframe(1))
+        return _KerasPass(self, _as_torch, sys._getframe(1))
 
 
 @final
-class _Pass(Iterator[Tree]):
+class _KerasPass(Iterator[Tree]):
     """Batches of one epoch, or without end where Keras counts the steps; begun by its first `next`.
 
     Args:
         adapter: What Keras was given.
         convert: What Keras gets for a leaf.
         frame: Of the method of Keras's that asks for it.
-        reads_ahead: Keras trains on the batch before the one that it drew last.
+        is_one_ahead: Keras trains on the batch before the one that it drew last.
         for_trainer: The steps of an execution of Keras's TensorFlow trainer, which iterates it; 0 if none does.
     """
 
@@ -246,7 +246,7 @@ class _Pass(Iterator[Tree]):
         convert: Convert,
         frame: Any,
         *,
-        reads_ahead: bool = False,
+        is_one_ahead: bool = False,
         for_trainer: int = 0,
     ) -> None:
         self._adapter = adapter
@@ -257,7 +257,7 @@ class _Pass(Iterator[Tree]):
         """Whether it goes on from one epoch to the next, and from where the last such pass stopped."""
         self._verb = frames.verb(frame)
         self._scale: float | None = None
-        self._reads_ahead = reads_ahead
+        self._is_one_ahead = is_one_ahead
         self._for_trainer = for_trainer
         self._rows = list(map(_row_count, adapter._spec.leaves))
         """Rows of each leaf of a full batch; None where they are unknown."""
@@ -379,7 +379,7 @@ class _Pass(Iterator[Tree]):
 
     def _drawn(self, epoch: Iterator[Tree]) -> Tree:
         before = self._drawn_from = self._loader.progress.at
-        if not self._reads_ahead:
+        if not self._is_one_ahead:
             return next(epoch)
         try:
             batch = next(epoch)
@@ -448,7 +448,7 @@ class _Feed:
         frame = sys._getframe(1)
         asking = frames.asking(frame)
         step_count = 0 if asking is None else asking.steps_per_execution
-        return _Pass(self._adapter, _as_tensorflow, frame, for_trainer=step_count)
+        return _KerasPass(self._adapter, _as_tensorflow, frame, for_trainer=step_count)
 
     @property
     def _variant_tensor(self) -> Any:

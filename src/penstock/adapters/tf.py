@@ -63,9 +63,9 @@ def to_dataset(loader: Loader) -> Any:
         loader = reference()
         if loader is None:
             raise LoaderError("The dataset that to_tf() made is gone, and its loader with it. Keep what it returned.")
-        if _Epoch.process_ends:
+        if _TfEpoch.process_ends:
             return iter(())
-        return map(leaves_of, _Epoch(loader)) if comes_apart else _Epoch(loader)
+        return map(leaves_of, _TfEpoch(loader)) if comes_apart else _TfEpoch(loader)
 
     def leaves_of(batch: Tree) -> Tree:
         return tuple(_tree.flatten_like(spec.structure, batch))
@@ -129,7 +129,7 @@ EXIT_WAIT_S: Final = 0.1
 
 
 @final
-class _Epoch(Iterator[Tree]):
+class _TfEpoch(Iterator[Tree]):
     """An epoch that TensorFlow draws batches of. It drops this when the epoch or its own iterator ends."""
 
     process_ends = False
@@ -144,7 +144,7 @@ class _Epoch(Iterator[Tree]):
         try:
             return next(self._batches)
         except BaseException:
-            if _Epoch.process_ends:  # the loader is closed, and no consumer is left to see an error
+            if _TfEpoch.process_ends:  # the loader is closed, and no consumer is left to see an error
                 raise StopIteration from None
             raise
 
@@ -153,7 +153,7 @@ class _Epoch(Iterator[Tree]):
         self._loader.close()
 
 
-_epochs: "weakref.WeakSet[_Epoch]" = weakref.WeakSet()
+_epochs: "weakref.WeakSet[_TfEpoch]" = weakref.WeakSet()
 
 
 @atexit.register
@@ -162,7 +162,7 @@ def _end_epochs() -> None:
 
     One that waits until the batches it has are wanted does not come, and does no harm.
     """
-    _Epoch.process_ends = True
+    _TfEpoch.process_ends = True
     for epoch in list(_epochs):
         epoch.close()
     deadline_s = time.monotonic() + EXIT_WAIT_S

@@ -86,7 +86,7 @@ def loaded(value: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def found(group: str, name: str) -> Any | None:
+def lookup(group: str, name: str) -> Any | None:
     """Imports what is registered by a name; None if nobody registered it.
 
     Raises:
@@ -141,7 +141,7 @@ def array_of(value: Any, place: str) -> Any | None:
 def _asked(group: str, value: Any, *arguments: Any, **options: Any) -> Any | None:
     roots = dict.fromkeys(kind.__module__.partition(".")[0] for kind in type(value).__mro__)
     for root in (each for each in roots if each not in _NEVER):
-        make = found(group, root)
+        make = lookup(group, root)
         if make is not None and (made := make(value, *arguments, **options)) is not None:
             return made
     return None

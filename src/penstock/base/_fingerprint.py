@@ -154,15 +154,15 @@ class _Walk:
         elif isinstance(value, types.ModuleType):
             self._add_module(value)
         elif callable(parts := getattr(kind, "fingerprint_parts", None)):
-            self._add_parts(kind.__name__, parts(value).items())
+            self._add_members(kind.__name__, parts(value).items())
         elif kind in _WRAPPERS:
-            self._add_parts(kind.__name__, [("", getattr(value, name)) for name in _WRAPPERS[kind]])
+            self._add_members(kind.__name__, [("", getattr(value, name)) for name in _WRAPPERS[kind]])
         elif isinstance(value, (types.MemberDescriptorType, types.GetSetDescriptorType)):
             self._put("slot", value.__name__)
         elif isinstance(value, functools._lru_cache_wrapper) and is_own_code(value):
-            self._add_parts("cached", [("", value.__wrapped__)])
+            self._add_members("cached", [("", value.__wrapped__)])
         elif isinstance(function := getattr(value, "py_func", None), types.FunctionType):
-            self._add_parts("compiled", [("", function)])  # by Numba, which would number it afresh in each process
+            self._add_members("compiled", [("", function)])  # by Numba, which would number it afresh in each process
         else:
             self._add_object(value)
 
@@ -176,7 +176,7 @@ class _Walk:
         self.add(value)
         self.words.pop()
 
-    def _add_parts(self, kind: str, parts: Any) -> None:
+    def _add_members(self, kind: str, parts: Any) -> None:
         parts = list(parts)
         self._put(kind, str(len(parts)))
         for words, value in parts:
@@ -223,19 +223,19 @@ class _Walk:
             for piece in np.nditer(np.asarray(array), flags=flags, order="C", buffersize=_PIECE_COUNT):
                 self.hash.update(np.ascontiguousarray(piece).view(np.uint8).data)  # releases the GIL
         if isinstance(array, np.ma.MaskedArray):
-            self._add_parts("masked", [("", np.asarray(array.mask)), ("", np.asarray(array.fill_value))])
+            self._add_members("masked", [("", np.asarray(array.mask)), ("", np.asarray(array.fill_value))])
         kind = type(array)
         if not kind.__module__.startswith("numpy") and self.number(array):
             mapped = {"_mmap", "filename", "mode", "offset"} if isinstance(array, np.memmap) else set()
             names = sorted(set(vars(array)) - mapped)
-            self._add_parts("kind", [("", kind), *((f"the attribute `{name}`", vars(array)[name]) for name in names)])
+            self._add_members("kind", [("", kind), *((f"the attribute `{name}`", vars(array)[name]) for name in names)])
 
     def _add_named(self, value: Any, parts_of: Callable[[Any], Iterator[tuple[str, Any]]]) -> None:
         if not is_own_code(value):
             module = _as_before(value.__module__)
             self._put("installed", f"{module} {value.__qualname__} {_version(module)}")
         elif self.number(value):
-            self._add_parts("own", parts_of(value))
+            self._add_members("own", parts_of(value))
 
     def _add_code(self, code: types.CodeType) -> None:
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
@@ -258,7 +258,7 @@ class _Walk:
         file = getattr(module, "__file__", None)
         if is_own(module) and isinstance(file, str):  # used as a value, so all of it counts
             code = compile(f"import {module.__name__}", "", "exec")
-            self._add_parts("module", [("", _content(file)), *_parts_of_imports(code, "")])
+            self._add_members("module", [("", _content(file)), *_parts_of_imports(code, "")])
         else:
             self._put("module", f"{module.__name__} {_version(module.__name__)}")
 
@@ -293,7 +293,7 @@ class _Walk:
             attributes = [("", state)]
         if is_own_code(kind):
             attributes += self._left_out(value, state)
-        self._add_parts(
+        self._add_members(
             "object", [("", function), ("", arguments), *attributes, ("", list(items or ())), ("", list(pairs or ()))]
         )
 

@@ -42,15 +42,27 @@ class RetryBudget:
         limit_s: The longest time for retries.
         place: The epoch and number of the unit's batch. Earlier batches are served first.
         room_nbytes: The most memory that may be taken to decode one element, besides its place.
-        reads_ahead: Whether this process reads what it announces, so that a server may be asked before. A worker
+        may_announce: Whether this process reads what it announces, so that a server may be asked before. A worker
             process does not: another may run the unit.
         where: Returns the number of the step that runs, the epoch and the element; see `WorkerStatus`.
         describe: Names the element of such numbers.
     """
 
     __slots__ = (
-        "_describe", "_generation", "_where", "_words", "fetched_nbytes", "limit_s", "needed_nbytes", "place",
-        "reads_ahead", "repeat_count", "request_count", "request_s", "room_nbytes", "waited_s",
+        "_describe",
+        "_generation",
+        "_where",
+        "_words",
+        "fetched_nbytes",
+        "limit_s",
+        "may_announce",
+        "needed_nbytes",
+        "place",
+        "repeat_count",
+        "request_count",
+        "request_s",
+        "room_nbytes",
+        "waited_s",
     )  # fmt: skip
 
     def __init__(
@@ -60,7 +72,7 @@ class RetryBudget:
         limit_s: float = math.inf,
         place: tuple[int, int] = (0, 0),
         room_nbytes: float = math.inf,
-        reads_ahead: bool = True,
+        may_announce: bool = True,
         where: Callable[[], tuple[int, int, int]] | None = None,
         describe: Callable[[tuple[int, int, int]], str] = str,
     ) -> None:
@@ -71,7 +83,7 @@ class RetryBudget:
         self.limit_s: float = limit_s
         self.place = place
         self.room_nbytes = room_nbytes
-        self.reads_ahead = reads_ahead
+        self.may_announce = may_announce
         self.repeat_count: int = 0
         """The number of retries."""
         self.waited_s: float = 0.0

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import penstock
-from penstock.base._extensions import FILES, INSPECT, found, is_registered, values
+from penstock.base._extensions import FILES, INSPECT, is_registered, lookup, values
 from penstock.files._found import Found, made, quoted
 from penstock.files._openfile import File, find
 from penstock.files._remote import is_remote
@@ -89,7 +89,7 @@ def _files(target: str, files: Sequence[File]) -> Found:
 def _store(what: str, ending: str, path: str) -> Found:
     """Opens a store by the ending of its name."""
     try:
-        opened: Found = found(INSPECT, ending)(what, path)  # type: ignore[misc]  # it is registered
+        opened: Found = lookup(INSPECT, ending)(what, path)  # type: ignore[misc]  # it is registered
         return opened
     except (ImportError, penstock.PenstockError) as error:
         return Found(what, problem=str(error))

@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
 @final
 @dataclass(frozen=True)
-class Machine:
+class MachineFacts:
     """The resources of this process."""
 
     cpus: int
@@ -119,7 +119,7 @@ class Machine:
             yield f"Loaders give NumPy arrays. For fit(), install a framework: {install('keras', 'tensorflow')}."
 
 
-def examine() -> Machine:
+def examine() -> MachineFacts:
     """Examines this machine, and starts a worker process."""
     worker_s, worker_problem = _start_a_worker() if HAS_PROCESSES else (None, "")
     soft_limits = (resource.getrlimit(which)[0] for which in (resource.RLIMIT_AS, resource.RLIMIT_NOFILE))
@@ -133,7 +133,7 @@ def examine() -> Machine:
     for name in (*FRAMEWORKS, *LIBRARIES):
         with suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-    return Machine(
+    return MachineFacts(
         cpus=usable_cpu_count(),
         machine_cpus=os.cpu_count() or 1,
         memory_nbytes={name: bound for name, bound in bounds.items() if bound is not None},

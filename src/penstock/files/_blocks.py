@@ -191,7 +191,7 @@ class BlockReader:
 
     def announce(self, numbers: Integers, offsets: Integers, sizes: Integers, limit_s: float, width: int = 1) -> None:
         """Requests blocks that are neither on the disk nor under way. Never waits. For arguments see `spans_of`."""
-        if not retry_budget().reads_ahead or not len(numbers):
+        if not retry_budget().may_announce or not len(numbers):
             return
         with self._lock:
             self._serial += 1
@@ -306,7 +306,7 @@ class BlockReader:
         self.miss_count += len(blocks)
         left = list(reversed(blocks))
         try:
-            for block, parts in zip(blocks, self._fetcher.parts(blocks, asker), strict=True):
+            for block, parts in zip(blocks, self._fetcher.fetched(blocks, asker), strict=True):
                 for offset, place in wanted[block]:
                     copy_parts(parts, block.start + offset, place)
                     asker.needed_nbytes += len(place)

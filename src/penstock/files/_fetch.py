@@ -201,7 +201,7 @@ class Fetcher:
             limit_s: See `RetryBudget`.
             width: The ranges of an element, which do not matter here.
         """
-        if not retry_budget().reads_ahead or not len(numbers):
+        if not retry_budget().may_announce or not len(numbers):
             return
         order = np.lexsort((offsets, numbers))
         ends = (offsets + sizes)[order]
@@ -240,10 +240,10 @@ class Fetcher:
             UnwantedError: The result is no longer wanted.
         """
         places = [(number, offset, offset + len(place)) for number, offset, place in wanted]
-        for (_, offset, place), parts in zip(wanted, self.parts(places, asker), strict=True):
+        for (_, offset, place), parts in zip(wanted, self.fetched(places, asker), strict=True):
             copy_parts(parts, offset, place)
 
-    def parts(
+    def fetched(
         self, spans: Sequence[tuple[int, int, int]], asker: RetryBudget
     ) -> Iterator[list[tuple[int, memoryview]]]:
         """Yields the parts of each span (file, start, stop), with their starts, when all have arrived.

@@ -183,7 +183,7 @@ class OpenWholeFiles:
             for index, _, size in spans if self._source.objects is not None else ():
                 require_room(f"{self._named(index)} has", size)
             if self._blocks is None:
-                for parts in self._fetcher.parts(spans, retry_budget()):
+                for parts in self._fetcher.fetched(spans, retry_budget()):
                     data = np.concatenate([_NOTHING, *(np.frombuffer(part, np.uint8) for _, part in parts)])
                     retry_budget().needed_nbytes += len(data)
                     yield data

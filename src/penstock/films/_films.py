@@ -68,7 +68,7 @@ def opened(file: File, number: int | None, *, is_read_whole: bool = False, **opt
         yield container, stream
 
 
-class Head(NamedTuple):
+class FilmHead(NamedTuple):
     height: int
     width: int
     form: str | None
@@ -88,7 +88,7 @@ def dtype_of(form: str | None) -> np.dtype[Any] | None:
     return np.dtype(f"{'<' if order == 'le' else '>'}{kind or 'u'}{4 if bits == '32' else 2}")
 
 
-def head_of(file: File, number: int | None) -> Head:
+def head_of(file: File, number: int | None) -> FilmHead:
     from av.stream import Disposition
 
     with named(file), opened(file, number) as (container, stream):
@@ -97,7 +97,7 @@ def head_of(file: File, number: int | None) -> Head:
             raise SourceError(f"{file.url} says no size of its frames. It is damaged.")
         streams = container.streams.video
         choices = sum(not each.disposition & Disposition.attached_pic for each in streams)
-        return Head(height, width, form if dtype_of(form) else None, list(streams).index(stream), choices)
+        return FilmHead(height, width, form if dtype_of(form) else None, list(streams).index(stream), choices)
 
 
 def frames_of(file: File, number: int) -> Arrays:

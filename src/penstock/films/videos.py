@@ -290,7 +290,7 @@ class VideoSource(FilesSource):
 
 
 @final
-class _Kept:
+class _FrameCache:
     """Decoded frames that are kept, and which frames are being decoded. Any number of threads may use it.
 
     A frame that a thread *claims* is decoded by it alone. Others wait for it when they have no claim themselves. So a
@@ -392,7 +392,7 @@ class OpenVideoSource:
         self._lock = threading.Lock()
         self._idle: list[_Decoder] = []
         """The latest last."""
-        self._kept = _Kept(source.most_ahead)
+        self._kept = _FrameCache(source.most_ahead)
         self._ahead: Ahead | None = None
         self._mine = threading.local()
         """`now`: the number of the batch that a thread reads."""

@@ -145,7 +145,7 @@ def from_generator(
         Generate(generators.GeneratorSource(fn, each, element_spec, arguments), "from_generator", where)
         for each in arguments
     ]
-    node = nodes[0] if shards == 1 else Interleave(tuple(nodes), reads_ahead=True)
+    node = nodes[0] if shards == 1 else Interleave(tuple(nodes), is_sharded=True)
     return Dataset(node if length is None else Promised(node, length, where))
 
 

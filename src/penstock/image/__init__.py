@@ -14,7 +14,7 @@ import sys as _sys
 import typing as _typing
 
 from penstock.base._arguments import refuse_attribute as _refuse_attribute
-from penstock.base._extensions import IMAGE as _IMAGE, found as _found, own as _own
+from penstock.base._extensions import IMAGE as _IMAGE, lookup as _lookup, own as _own
 from penstock.base._foreign_words import words as _words
 from penstock.image._codecs import ImageError
 from penstock.image._decode import Decoding, decode
@@ -48,7 +48,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> _typing.Any:
     """Imports the distortions when one is first asked for, also those of other packages."""
-    value = None if name.startswith("_") else _found(_IMAGE, name)
+    value = None if name.startswith("_") else _lookup(_IMAGE, name)
     if value is None:
         plain = name.replace("_", "").lower().removeprefix("random")
         ours = next((known for known in __all__ if known.replace("_", "") == plain), None)

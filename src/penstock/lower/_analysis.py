@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, final
 
 from penstock.lower._guards import OnError, with_guards
-from penstock.lower._rewrite import prune_cached, with_parts
+from penstock.lower._rewrite import prune_cached, with_rows
 from penstock.plan._batch import Batch
 from penstock.plan._cache import CacheStep
 from penstock.plan._map import OnWorkers, learn
@@ -224,5 +224,5 @@ def lower(plan: Node, on_error: OnError, *, prunes: bool) -> Analysis:
     Raises:
         ArgumentError: The plan cannot go on after elements that fail.
     """
-    plan = with_parts(plan if on_error == "raise" else with_guards(plan, on_error))
+    plan = with_rows(plan if on_error == "raise" else with_guards(plan, on_error))
     return analyse(prune_cached(plan) if prunes else plan)

@@ -142,7 +142,7 @@ class ParallelProgram(Program):
         self._closed: dict[int, Node] = {}
         self._announcing = threading.Lock()
         """Held while reads are announced to a server. Units that would read them wait, so requests keep their order."""
-        if not self.shard.is_whole or self.shard.piece_count > 1:
+        if not self.shard.is_whole or self.shard.micro_count > 1:
             require_shares(self.node, self.shard)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -281,7 +281,7 @@ class ParallelProgram(Program):
 
     def row_count(self, epoch: int, index: int, length: int = -1) -> int | None:
         """Returns into how many rows a batch can be cut; None if it is made in one piece."""
-        return self.at(length).part_count(epoch, index)
+        return self.at(length).row_count(epoch, index)
 
     def cut(self, unit: Unit, worker_count: int, row_s: float = 0.0) -> list[Unit]:
         """Cuts a batch into units of about equal size. The cut does not change what is delivered.
@@ -398,19 +398,19 @@ class ParallelProgram(Program):
             return
         parts = np.arange(unit.start, unit.stop, dtype=np.int64)
         first, last = self.shard_rows(rows)  # the rows of a shard begin at the start of the slot
-        places = out.parts()
+        places = out.inside()
         if unit.stop - unit.start != self._slot_row_count:
             places = places.take(slice(unit.start - first, unit.stop - first))
         gather = Gather()
         mine = self._marked(places, rows, unit.start, unit.stop)
-        reader.fill_parts(unit.epoch, unit.index, parts if mine is places else parts % rows, mine, gather)
+        reader.fill_rows(unit.epoch, unit.index, parts if mine is places else parts % rows, mine, gather)
         gather.run()
         out.set_filled(last - first)
 
     def _fill_whole(self, reader: Reader, unit: Unit, out: Rows) -> None:
         box = out if self.shard.is_whole else reader.scratch(1)
         reader.read(unit.epoch, np.array([unit.index], np.int64), box)
-        if self.shard.is_whole and self.shard.piece_count == 1:
+        if self.shard.is_whole and self.shard.micro_count == 1:
             return
         counts = {
             len(array[0]) if extent is None else int(extent[0])
@@ -426,7 +426,7 @@ class ParallelProgram(Program):
         if self.shard.is_whole:
             return
         first, last = self.shard_rows(count)
-        places = out.parts().take(slice(0, last - first))
+        places = out.inside().take(slice(0, last - first))
         mine = self._marked(places, count, first, last)
         taken = slice(first, last) if mine is places else np.arange(first, last) % max(1, count)
         for target, whole in zip(mine.arrays, box.arrays, strict=True):
@@ -435,8 +435,8 @@ class ParallelProgram(Program):
 
     def _require_shares(self, row_count: int) -> None:
         """Refuses what `_check_shard` cannot know: a function after `batch` makes as many rows as it likes."""
-        count, uneven, piece_count = self.shard.count, self.shard.uneven, self.shard.piece_count
-        parts = count * piece_count
+        count, uneven, micro_count = self.shard.count, self.shard.uneven, self.shard.micro_count
+        parts = count * micro_count
         if uneven == "mask" or (row_count >= parts if uneven == "weights" else row_count % parts == 0):
             return
         raise not_shared(row_count, count, parts, uneven=uneven == "weights")
@@ -515,11 +515,11 @@ def require_shares(node: Node, share: Share, *, stands_alone: bool = True) -> No
     """
     if not isinstance(node, BatchFirst):
         require_batch_first(node)
-    count, uneven, piece_count = share.count, share.uneven, share.piece_count
+    count, uneven, micro_count = share.count, share.uneven, share.micro_count
     leaves, name = node.spec.leaves, f"shard={share[:2]}"
     sizes = {leaf.max_shape[0] if leaf.max_shape else 0 for leaf in leaves}
     if count == 1:
-        name = f"uneven={uneven!r}" if piece_count == 1 else f"micro_batches={piece_count}"
+        name = f"uneven={uneven!r}" if micro_count == 1 else f"micro_batches={micro_count}"
     if 0 in sizes or (len(sizes) > 1 and not are_side_by_side(node)):
         cure = "without a common first axis. Put batch() last."
         if any(leaf.shape and not leaf.is_bounded for leaf in leaves):
@@ -538,9 +538,9 @@ def require_shares(node: Node, share: Share, *, stands_alone: bool = True) -> No
     if uneven == "mask":
         return
     short = remainders(node) if any(leaf.varies for leaf in leaves) else set()
-    parts, shares = count * piece_count, f"{count} shards"
-    if piece_count > 1:
-        shares = f"{piece_count} micro-batches" if count == 1 else f"{shares} of {piece_count} micro-batches each"
+    parts, shares = count * micro_count, f"{count} shards"
+    if micro_count > 1:
+        shares = f"{micro_count} micro-batches" if count == 1 else f"{shares} of {micro_count} micro-batches each"
     if not isinstance(node.length, int) and any(leaf.varies for leaf in leaves):
         raise ArgumentError(
             "This dataset is a stream of unknown length. Its last batch may have any number of elements, which "

@@ -36,7 +36,7 @@ def budget(
     """
     node = analysis.plan
     scratch = analysis.scratch_nbytes
-    if spec is not node.spec and node.part_count(0, 0) is None:
+    if spec is not node.spec and node.row_count(0, 0) is None:
         scratch += node.spec.nbytes  # an element without parts is made whole, and a shard takes its part of it
     return Budget(
         slot_count=slot_count,

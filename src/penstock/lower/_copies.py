@@ -186,7 +186,7 @@ class CopyPlan:
             raise _NotCopiesError
         if isinstance(node, Reorder) and any(places_of(each.spec) != places_of(node.spec) for each in node.inputs):
             raise _NotCopiesError
-        if depth and type(node).fill_parts is Node.fill_parts:
+        if depth and type(node).fill_rows is Node.fill_rows:
             raise _NotCopiesError  # its elements have no parts that can be read alone
         if isinstance(node, SourceNode):
             arrays = node.data.arrays()
@@ -293,13 +293,13 @@ class _Converted(OneToOne, OneInput):
         """Those of the input."""
         reader.inputs[0].fill(epoch, indices, out, gather)
 
-    def part_count(self, epoch: int, index: int) -> int | None:
+    def row_count(self, epoch: int, index: int) -> int | None:
         """That of the input."""
-        return self.source.part_count(epoch, index)
+        return self.source.row_count(epoch, index)
 
-    def fill_parts(self, reader: Reader, epoch: int, index: int, parts: Indices, out: Rows, gather: Gather) -> None:
+    def fill_rows(self, reader: Reader, epoch: int, index: int, rows: Indices, out: Rows, gather: Gather) -> None:
         """Those of the input."""
-        reader.inputs[0].fill_parts(epoch, index, parts, out, gather)
+        reader.inputs[0].fill_rows(epoch, index, rows, out, gather)
 
 
 @final

@@ -19,9 +19,9 @@ from penstock.plan._tolerate import (
     FailureFilter,
     LeftOut,
     OfPairs,
-    PartsThere,
     Remaining,
     Replace,
+    RowsThere,
 )
 from penstock.plan._windows import Windows
 
@@ -177,7 +177,7 @@ class _Guarding:
         made: Node = Remaining(self._pairs(guarded), batch, self._on_error == "replace", has_mask=True)
         for step in reversed(functions):
             made = over(step, (made,), has_mask=True)
-        parts = PartsThere(self._checked(made, is_over_pairs=True), node, is_placed and node.access == "random")
+        parts = RowsThere(self._checked(made, is_over_pairs=True), node, is_placed and node.access == "random")
         return parts if parts.is_placed else LeftOut(parts)
 
     def _within(self, node: Node, is_placed: bool, is_stacked: bool) -> Node:

@@ -1,7 +1,7 @@
 """Plans made of plans.
 
 - `cut` divides a stream.
-- `with_parts` lets sources read parts of elements alone: rows for `unbatch`, and the values that `select` names.
+- `with_rows` lets sources read parts of elements alone: rows for `unbatch`, and the values that `select` names.
 - `prune_cached` drops the inputs of complete caches.
 - `with_batches` makes other batches of the same elements.
 - `with_own_rows` takes a share of the rows of each leaf.
@@ -52,14 +52,14 @@ def cut(node: Node) -> tuple[Node, Node]:
     return _like(node, above), below_cut
 
 
-def with_own_rows(plan: Node, index: int, count: int, piece_count: int) -> Node:
+def with_own_rows(plan: Node, index: int, count: int, micro_count: int) -> Node:
     """A plan of a share of the rows of each leaf: the step that takes them is as near to the data as it can be.
 
     It passes steps that only move elements, for rows of their elements are rows of their inputs' elements.
     """
     if not (plan.moves and plan.inputs and not plan.stacks):
-        return OwnRows(plan, index, count, piece_count)
-    return over(plan, tuple(with_own_rows(each, index, count, piece_count) for each in plan.inputs))
+        return OwnRows(plan, index, count, micro_count)
+    return over(plan, tuple(with_own_rows(each, index, count, micro_count) for each in plan.inputs))
 
 
 def closed(node: Node, length: Length) -> Node:
@@ -98,11 +98,11 @@ def needed(node: Node, index: int) -> tuple[int, int]:
 
 def reader_of(plan: Node) -> Reader:
     """A reader for the calling thread, with sources of its own, which close when it is dropped."""
-    plan = with_parts(plan)
+    plan = with_rows(plan)
     return Reader(plan, OpenSources(plan), isolation=seeded_globals)
 
 
-def with_parts(plan: Node) -> Node:
+def with_rows(plan: Node) -> Node:
     """A plan that reads parts of elements alone: those of `unbatch`, and the values that `select` names.
 
     Sources that cannot do so read whole elements.
@@ -115,7 +115,7 @@ def with_parts(plan: Node) -> Node:
             data = node.data.unstacked()
             return None if data is None else replace(node, data=data)
         moves = isinstance(node, Reorder) and node.moves
-        converts_rows = node.is_pointwise and type(node).fill_parts is not Node.fill_parts
+        converts_rows = node.is_pointwise and type(node).fill_rows is not Node.fill_rows
         if node.access == "stream" or not (moves or converts_rows):  # such as a batch, whose rows are elements
             return None
         rows = tuple(each for each in map(rows_of, node.inputs) if each is not None)
@@ -249,7 +249,7 @@ def with_batches(plan: Node, start: int = 0, size: int | None = None) -> Node:
 
 @final
 @dataclass(frozen=True)
-class Part:
+class ValueAt:
     """A function that takes a part out of an element, by its place or name."""
 
     key: Any
@@ -262,11 +262,11 @@ class Part:
         return element[self.key]
 
 
-def with_part(plan: Node, key: Any) -> Node:
+def with_value(plan: Node, key: Any) -> Node:
     """A plan of one part of each element, without the other parts where they come from elsewhere."""
     if isinstance(plan, Zip):
         sources: _tree.Tree = plan.structure.unflatten(plan.sources)
-        return Part(key)(sources)  # type: ignore[no-any-return]
+        return ValueAt(key)(sources)  # type: ignore[no-any-return]
     if plan.treats_leaves_alike:
-        return over(plan, tuple(with_part(each, key) for each in plan.inputs))
-    return Map(plan, Part(key), None, "")
+        return over(plan, tuple(with_value(each, key) for each in plan.inputs))
+    return Map(plan, ValueAt(key), None, "")

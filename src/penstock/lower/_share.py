@@ -28,8 +28,8 @@ class Share(NamedTuple):
     index: int = 0  # type: ignore[assignment]  # replaces a method of tuples that is not used here
     count: int = 1  # type: ignore[assignment]  # the same
     uneven: Uneven = "refuse"
-    piece_count: int = 1
-    """The equal pieces in which the rows are handed out."""
+    micro_count: int = 1
+    """The equal made in which the rows are handed out."""
     multiple: int = 1
     """With a mask: rows are filled up to a multiple of it."""
 
@@ -40,7 +40,7 @@ class Share(NamedTuple):
 
     def size(self, most: int) -> int:
         """The most rows that are delivered of a batch of at most `most`."""
-        parts = self.piece_count * self.multiple if self.uneven == "mask" else 1
+        parts = self.micro_count * self.multiple if self.uneven == "mask" else 1
         return -(-most // (self.count * parts)) * parts
 
     def rows(self, row_count: int, most: int) -> tuple[int, int]:
@@ -71,18 +71,18 @@ class Share(NamedTuple):
         own = (self.index + 1) * row_counts // self.count - self.index * row_counts // self.count
         return (self.count * own / np.maximum(1, row_counts)).astype(np.float32)
 
-    def pieces(self, leaves: Sequence[Any]) -> list[list[Any]]:
-        """Cuts what is delivered of a batch into its pieces, the last one first; weights are those within pieces."""
-        count, row_count = self.piece_count, len(leaves[-1])
+    def micro_batches(self, leaves: Sequence[Any]) -> list[list[Any]]:
+        """Cuts what is delivered of a batch into micro-batches, the last one first; weights are those within each."""
+        count, row_count = self.micro_count, len(leaves[-1])
         bounds = [[number * len(leaf) // count for number in range(count + 1)] for leaf in leaves]
-        pieces = [
+        made = [
             [leaf[ends[number] : ends[number + 1]] for leaf, ends in zip(leaves, bounds, strict=True)]
             for number in range(count)
         ]
         if self.uneven == "weights":
-            for piece in pieces:
-                piece[-1] = piece[-1] * np.float32(count * len(piece[-1]) / row_count)
-        return pieces[::-1]
+            for each in made:
+                each[-1] = each[-1] * np.float32(count * len(each[-1]) / row_count)
+        return made[::-1]
 
     def mark_rows(self, row_count: int, first: int, last: int) -> npt.NDArray[np.int64]:
         """For rows `[first, last)` of a batch, which of `marks` they have."""

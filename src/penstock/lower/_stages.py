@@ -54,7 +54,7 @@ class Stage:
 
 @final
 @dataclass(frozen=True)
-class StreamParts:
+class StreamStages:
     """The parts of a stream."""
 
     above: Node
@@ -77,7 +77,7 @@ class StreamParts:
     """Spans. Together they hold what two batches need, and two spans more."""
 
 
-def divide(plan: Node) -> StreamParts:
+def divide(plan: Node) -> StreamStages:
     """Divides a stream into the parts that run. Specs must be known."""
     above, below = cut(plan)
     functions: list[OnWorkers] = []
@@ -93,7 +93,7 @@ def divide(plan: Node) -> StreamParts:
     if below.spec.is_bounded:  # else the size of an element is unknown, and no more elements wait than needed
         fitting = min(SPAN_COUNT, SPAN_NBYTES // max(1, below.spec.nbytes))
         size = fitting - fitting % count if count <= fitting else -(-count // 4)
-    return StreamParts(
+    return StreamStages(
         above=above,
         functions=tuple(functions),
         below=below,
@@ -141,7 +141,7 @@ def _stages(below: Node) -> Iterator[Stage]:
 def _made_apart(node: Node, *, reads_apart: bool, runs_apart: bool) -> Iterator[tuple[int, Node]]:
     place = 1
     for each in node.inputs:
-        is_shard = isinstance(node, Interleave) and node.reads_ahead and each.access == "stream"
+        is_shard = isinstance(node, Interleave) and node.is_sharded and each.access == "stream"
         is_work = any(
             inner.traits.is_cpu_bound
             or (reads_apart and isinstance(inner, FailureFilter))

@@ -18,7 +18,7 @@ def dumps(
 ) -> bytes:
     """As `pickle.dumps`. `pickle.loads` then restores the dtypes of the value."""
     file = io.BytesIO()
-    _Pickler(file, protocol, buffer_callback=buffer_callback).dump(value)
+    _BufferPickler(file, protocol, buffer_callback=buffer_callback).dump(value)
     return file.getvalue()
 
 
@@ -58,6 +58,6 @@ class Sink:
 
 
 @final
-class _Pickler(pickle.Pickler):
+class _BufferPickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         return reduced(obj) if isinstance(obj, np.ndarray) else NotImplemented

@@ -29,7 +29,7 @@ class Rows:
     leaf `(count,)`, of arrays. Where the first axis varies, `extents` holds how much of it is used.
     """
 
-    __slots__ = ("_is_plain", "_of_leaves", "_parts", "arrays", "borrows", "extents", "rows")
+    __slots__ = ("_inside", "_is_plain", "_of_leaves", "arrays", "borrows", "extents", "rows")
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Rows:
         self.extents: Sequence[npt.NDArray[np.int64] | None] = extents
         self.borrows = False
         """Whether arrays of any size may stay the source's own: they are only read, and before the next read."""
-        self._parts: Rows | None = None
+        self._inside: Rows | None = None
         self._of_leaves: dict[tuple[int, int], Rows] = {}
         self._is_plain: bool | None = None
 
@@ -101,12 +101,12 @@ class Rows:
         extents = [None if extent is None else extent[start:stop] for extent in self.extents]
         return Rows(arrays, slice(0, stop - start), extents)
 
-    def parts(self) -> "Rows":
-        """The parts of the one element that these rows are a place for, as rows; made once, for a slot comes again."""
-        if self._parts is None:
+    def inside(self) -> "Rows":
+        """The rows of the one element that these are a place for; made once, for a slot comes again."""
+        if self._inside is None:
             assert len(self.arrays[0]) == 1
-            self._parts = Rows([array[0] for array in self.arrays], slice(0, None), (None,) * len(self.arrays))
-        return self._parts
+            self._inside = Rows([array[0] for array in self.arrays], slice(0, None), (None,) * len(self.arrays))
+        return self._inside
 
     def put(self, row: int, leaves: Sequence[Any], *, are_new: bool = False) -> None:
         """Writes the leaves of an element, of a spec that these places were made for, into a row of the arrays.
@@ -277,7 +277,7 @@ def copied(leaf: Any) -> Any:
     return leaf.copy() if leaf.ndim else leaf.copy()[()]
 
 
-def pieces(count: int, step: int) -> Iterator[tuple[int, int]]:
+def ranges_of(count: int, step: int) -> Iterator[tuple[int, int]]:
     """Cuts `range(count)` into pieces of at most `step`."""
     for start in range(0, count, step):
         yield start, min(start + step, count)

@@ -99,7 +99,7 @@ class BatchLayout:
 
     def rows(self, slot: Rows) -> Rows:
         """Returns a slot as places of elements."""
-        return slot.parts() if self._is_stacked else slot
+        return slot.inside() if self._is_stacked else slot
 
     def set_filled(self, slot: Rows, count: int) -> None:
         """Says how many elements were written into a batch."""

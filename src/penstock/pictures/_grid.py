@@ -8,7 +8,7 @@ import numpy as np
 
 from penstock.base import _atomic
 from penstock.pictures._fonts import LINE_IN, drawing, encoded, wrapped
-from penstock.pictures._panels import Grid, Lines, Panel
+from penstock.pictures._panels import Lines, Panel, PanelGrid
 
 # Inches.
 _WIDEST: Final = 11.0
@@ -43,7 +43,7 @@ class Picture:
         return f"<Picture of {self._element_count} element{plural}; a notebook shows it, save('out.png') writes it>"
 
 
-def draw(grid: Grid) -> Picture:
+def draw(grid: PanelGrid) -> Picture:
     """Draws a grid.
 
     Raises:

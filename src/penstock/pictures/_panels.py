@@ -72,7 +72,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Grid:
+class PanelGrid:
     """The contents of a picture."""
 
     cells: list[Cell]
@@ -83,7 +83,7 @@ class Grid:
     """Facts needed to read it: unusual ranges, NaN, leaves that are not shown."""
 
 
-def arrange(elements: Elements, class_names: Sequence[str] | None) -> Grid:
+def arrange(elements: Elements, class_names: Sequence[str] | None) -> PanelGrid:
     """Makes panels and captions of each leaf.
 
     Raises:
@@ -125,7 +125,7 @@ def arrange(elements: Elements, class_names: Sequence[str] | None) -> Grid:
     several = len(titles) > 1
     texts = [f"{name}: {text}" if several and name else text for name, text in notes]
     texts += [f"not shown: {', '.join(left_out)}"] * bool(left_out)
-    return Grid(cells, titles if several else [""] * len(titles), elements.heading, texts)
+    return PanelGrid(cells, titles if several else [""] * len(titles), elements.heading, texts)
 
 
 # Captions.

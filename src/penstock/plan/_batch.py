@@ -66,16 +66,16 @@ class Stacking(OneInput):
         members, places = self.members(indices)
         reader.inputs[0].fill(epoch, members, out.unstacked(self.width, places), gather)
         if places is not None or any(extent is not None for extent in out.extents):
-            out.set_filled(np.array([self.part_count(epoch, index) for index in indices.tolist()], np.int64))
+            out.set_filled(np.array([self.row_count(epoch, index) for index in indices.tolist()], np.int64))
 
-    def part_count(self, epoch: int, index: int) -> int:
+    def row_count(self, epoch: int, index: int) -> int:
         """The number of elements that are stacked."""
         return self.width
 
-    def fill_parts(self, reader: Reader, epoch: int, index: int, parts: Indices, out: Rows, gather: Gather) -> None:
+    def fill_rows(self, reader: Reader, epoch: int, index: int, rows: Indices, out: Rows, gather: Gather) -> None:
         """Some of the elements that are stacked."""
         members, _ = self.members(np.array([index], np.int64))
-        reader.inputs[0].fill(epoch, members[parts], out, gather)
+        reader.inputs[0].fill(epoch, members[rows], out, gather)
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,13 +237,13 @@ class Batch(Stacking, Batching):
         """As a stream, without a slot to write to: the elements of one batch, and the batch."""
         return Memory(sequence_nbytes=2 * self.spec.nbytes)
 
-    def part_count(self, epoch: int, index: int) -> int:
+    def row_count(self, epoch: int, index: int) -> int:
         """Its number of elements."""
         return self.element_count(index)
 
-    def fill_parts(self, reader: Reader, epoch: int, index: int, parts: Indices, out: Rows, gather: Gather) -> None:
+    def fill_rows(self, reader: Reader, epoch: int, index: int, rows: Indices, out: Rows, gather: Gather) -> None:
         """Some of the elements of one batch."""
-        reader.inputs[0].fill(epoch, parts + index * self.size, out, gather)
+        reader.inputs[0].fill(epoch, rows + index * self.size, out, gather)
 
 
 @dataclass(frozen=True, eq=False)
@@ -357,12 +357,12 @@ class Unbatch(Apart):
         for owner in distinct(owners).tolist():
             rows = np.flatnonzero(owners == owner)
             parts, mine = indices[rows] - owner * size, out.take(as_slice(rows))
-            if self.source.part_count(epoch, owner) is not None:
-                source.fill_parts(epoch, owner, parts, mine, gather)
+            if self.source.row_count(epoch, owner) is not None:
+                source.fill_rows(epoch, owner, parts, mine, gather)
                 continue
-            self._copy_parts(reader.kept(epoch, owner), owner, parts, mine)
+            self._copy_rows(reader.kept(epoch, owner), owner, parts, mine)
 
-    def _copy_parts(self, box: Rows, owner: int, parts: Indices, out: Rows) -> None:
+    def _copy_rows(self, box: Rows, owner: int, parts: Indices, out: Rows) -> None:
         # A separate frame: its locals must not hold the memory of this element while the next one is read.
         extents = zip(box.arrays, box.extents, strict=True)
         self._require_rows(owner, {len(rows[0]) if used is None else int(used[0]) for rows, used in extents})

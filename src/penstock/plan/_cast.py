@@ -10,7 +10,7 @@ import numpy as np
 from penstock.base._errors import ElementError, SpecError
 from penstock.base._spec import Spec
 from penstock.base._tree import Structure, values_like
-from penstock.memory._rows import Indices, Rows, chunk_count, chunk_nbytes, pieces
+from penstock.memory._rows import Indices, Rows, chunk_count, chunk_nbytes, ranges_of
 from penstock.plan._node import Elements, Memory, OneInput, OneToOne, Traits, working_memory
 from penstock.plan._reader import Gather, Reader
 
@@ -41,16 +41,16 @@ class ByChunk(OneToOne, OneInput):
         for chunk, rows, box in reader.inputs[0].chunks(epoch, indices, out):
             self.convert(box, rows, len(chunk))
 
-    def part_count(self, epoch: int, index: int) -> int | None:
+    def row_count(self, epoch: int, index: int) -> int | None:
         """That of the input."""
-        return self.source.part_count(epoch, index)
+        return self.source.row_count(epoch, index)
 
-    def fill_parts(self, reader: Reader, epoch: int, index: int, parts: Indices, out: Rows, gather: Gather) -> None:
-        """Converts parts of one element."""
+    def fill_rows(self, reader: Reader, epoch: int, index: int, rows: Indices, out: Rows, gather: Gather) -> None:
+        """Converts rows of one element."""
         source = reader.inputs[0]
-        for start, stop in pieces(len(parts), chunk_count(source.spec.unstacked())):
-            box, reads = source.part_scratch(stop - start), Gather()
-            source.fill_parts(epoch, index, parts[start:stop], box, reads)
+        for start, stop in ranges_of(len(rows), chunk_count(source.spec.unstacked())):
+            box, reads = source.row_scratch(stop - start), Gather()
+            source.fill_rows(epoch, index, rows[start:stop], box, reads)
             reads.run()
             self.convert(box, out.take(slice(start, stop)), stop - start)
 

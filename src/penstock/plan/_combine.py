@@ -78,15 +78,15 @@ class Beside(OneToOne, ManyInputs):
             itertools.pairwise(itertools.accumulate((len(node.spec.leaves) for node in self.sources), initial=0))
         )
 
-    def part_count(self, epoch: int, index: int) -> int | None:
+    def row_count(self, epoch: int, index: int) -> int | None:
         """That of the inputs, if all agree."""
-        counts = {node.part_count(epoch, index) for node in dict.fromkeys(self.sources)}
+        counts = {node.row_count(epoch, index) for node in dict.fromkeys(self.sources)}
         return counts.pop() if len(counts) == 1 else None
 
-    def fill_parts(self, reader: Reader, epoch: int, index: int, parts: Indices, out: Rows, gather: Gather) -> None:
-        """Each input fills its own leaves of the same parts."""
+    def fill_rows(self, reader: Reader, epoch: int, index: int, rows: Indices, out: Rows, gather: Gather) -> None:
+        """Each input fills its own leaves of the same rows."""
         for source, (start, stop) in zip(reader.inputs, self._leaves, strict=True):
-            source.fill_parts(epoch, index, parts, out.leaves(start, stop), gather)
+            source.fill_rows(epoch, index, rows, out.leaves(start, stop), gather)
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,7 +215,7 @@ class Interleave(Dealt):
     """The number of inputs that take part at a time; None for all."""
     block: int = 1
     """The number of elements that an input gives in its turn."""
-    reads_ahead: bool = False
+    is_sharded: bool = False
     """Inputs that are streams are read at the same time, each by its own worker."""
 
     verb = "interleave"
@@ -223,7 +223,7 @@ class Interleave(Dealt):
     @property
     def label(self) -> str:
         """As the user wrote it, without defaults."""
-        if self.reads_ahead:
+        if self.is_sharded:
             return f"{self.sources[0].label}, shards={len(self.sources)}"
         cycle = "" if self.cycle is None else f"cycle_length={self.cycle}"
         block = "" if self.block == 1 else f"block_length={self.block}"
@@ -231,7 +231,7 @@ class Interleave(Dealt):
 
     def _unlike(self, number: int, difference: str) -> str:
         """For shards, the user wrote one function and no datasets."""
-        if not self.reads_ahead:
+        if not self.is_sharded:
             return super()._unlike(number, difference)
         return (
             f"{self.label}: all shards need elements that look the same, but the first of shard {number} differs from "

@@ -110,12 +110,12 @@ class Fields(ByChunk):
         else:
             super().fill(reader, epoch, indices, out, gather)
 
-    def fill_parts(self, reader: Reader, epoch: int, index: int, parts: Indices, out: Rows, gather: Gather) -> None:
-        """The same for some parts of one element."""
+    def fill_rows(self, reader: Reader, epoch: int, index: int, rows: Indices, out: Rows, gather: Gather) -> None:
+        """The same for some rows of one element."""
         if self._is_whole:
-            reader.inputs[0].fill_parts(epoch, index, parts, self._spread(out), gather)
+            reader.inputs[0].fill_rows(epoch, index, rows, self._spread(out), gather)
         else:
-            super().fill_parts(reader, epoch, index, parts, out, gather)
+            super().fill_rows(reader, epoch, index, rows, out, gather)
 
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """The same for each element of a stream."""

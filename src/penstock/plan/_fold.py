@@ -11,7 +11,7 @@ import numpy as np
 
 from penstock.base._errors import ElementError, is_untouched, words_of
 from penstock.base._spec import ArraySpec, Spec
-from penstock.memory._rows import Indices, Leaves, Rows, chunk_count, pieces
+from penstock.memory._rows import Indices, Leaves, Rows, chunk_count, ranges_of
 from penstock.plan._batch import Batching
 from penstock.plan._map import Learned, OnWorkers
 from penstock.plan._reader import Gather, Reader
@@ -56,7 +56,7 @@ class Fold(OnWorkers, Batching):
         for row, index in zip(out.row_numbers(), indices.tolist(), strict=True):
             state = pickle.loads(self.initial)
             members, _ = self.members(np.array([index], np.int64))
-            for start, stop in pieces(len(members), chunk_count(source.spec)):
+            for start, stop in ranges_of(len(members), chunk_count(source.spec)):
                 box, chunk = source.scratch(stop - start), members[start:stop]
                 words[0] = 0  # while its input is read, no element of it runs
                 source.read(epoch, chunk, box)

@@ -67,7 +67,7 @@ class Group(Stacking, Grouping):
         """The same, with a first axis that varies."""
         return replace(self, may_be_empty=True)
 
-    def part_count(self, epoch: int, index: int) -> int:
+    def row_count(self, epoch: int, index: int) -> int:
         """Its number of elements."""
         return int(self.bounds[index + 1] - self.bounds[index])
 

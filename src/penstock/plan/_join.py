@@ -81,9 +81,9 @@ class Lookup(Called, Reorder, OneInput):
             out = out.take(need.rows)
         reader.inputs[0].fill_place(self.spec, need.epoch, need.indices, out, gather)
 
-    def part_count(self, epoch: int, index: int) -> int | None:
+    def row_count(self, epoch: int, index: int) -> int | None:
         """None where there may be blanks."""
-        return super().part_count(epoch, index) if not self.fills else None
+        return super().row_count(epoch, index) if not self.fills else None
 
     @property
     def memory(self) -> Memory:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from penstock.base._spec import ArraySpec, Spec
-from penstock.memory._rows import Indices, Rows, pieces
+from penstock.memory._rows import Indices, Rows, ranges_of
 from penstock.plan._node import Elements, OneInput, OneToOne, Traits
 from penstock.plan._reader import Gather, Reader
 
@@ -38,7 +38,7 @@ class LengthOf(OneToOne, OneInput):
 
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Reads elements, and counts."""
-        for start, stop in pieces(len(indices), _AT_ONCE):
+        for start, stop in ranges_of(len(indices), _AT_ONCE):
             rows = out.take(slice(start, stop))
             rows.arrays[0][rows.rows] = self._longest(reader.inputs[0].columns(epoch, indices[start:stop]))
 

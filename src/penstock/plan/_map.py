@@ -30,7 +30,7 @@ from penstock.memory._rows import (
     copied,
     distinct,
     make_read_only,
-    pieces,
+    ranges_of,
 )
 from penstock.plan._chunks import Chunks
 from penstock.plan._conform import MisfitError, conformed, observed, text_of
@@ -545,7 +545,7 @@ class Map(OneToOne, OnWorkers):
                 out.put(out.row_numbers()[place], first)
             others = np.flatnonzero(indices)
             indices, out = indices[others], out.take(others)
-        for start, stop in pieces(len(indices), chunk_count(source.spec)):
+        for start, stop in ranges_of(len(indices), chunk_count(source.spec)):
             chunk, rows = indices[start:stop], out.take(slice(start, stop))
             if reader.isolation is None:
                 self._fill_chunk(reader, rng, None, epoch, chunk, rows)

@@ -198,16 +198,16 @@ class Node(ABC):
         """Writes the given elements into rows of `out`, or makes `gather` do so when it runs."""
         raise NotImplementedError(f"{self.label} has no random access")
 
-    def part_count(self, epoch: int, index: int) -> int | None:
+    def row_count(self, epoch: int, index: int) -> int | None:
         """The number of parts in which element `index` can be filled, along its first axis; None for none.
 
         A batch has one part for each element in it, so several workers can fill one batch.
         """
         return None
 
-    def fill_parts(self, reader: Reader, epoch: int, index: int, parts: Indices, out: Rows, gather: Gather) -> None:
-        """Writes the given parts of one element into rows of `out`, where a row is one part."""
-        raise NotImplementedError(f"{self.verb} has no parts")
+    def fill_rows(self, reader: Reader, epoch: int, index: int, rows: Indices, out: Rows, gather: Gather) -> None:
+        """Writes the given rows of one element into rows of `out`, where a row is one part."""
+        raise NotImplementedError(f"{self.verb} has no rows")
 
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Yields the elements of an epoch of a stream one after the other, as lists of leaves.
@@ -483,17 +483,17 @@ class Reorder(Node):
         others = [each.spec for each in self.inputs if [leaf.max_shape for leaf in each.spec.leaves] != places]
         return working_memory(sum(spec.nbytes for spec in others))
 
-    def part_count(self, epoch: int, index: int) -> int | None:
+    def row_count(self, epoch: int, index: int) -> int | None:
         """That of the input's element."""
         if any(leaf.max_shape is None for leaf in self.spec.leaves):
             return None  # batches beside ragged elements go into places of another kind, whole
         number, epoch, index = self.demand_one(epoch, index)
-        return self.inputs[number].part_count(epoch, index)
+        return self.inputs[number].row_count(epoch, index)
 
-    def fill_parts(self, reader: Reader, epoch: int, index: int, parts: Indices, out: Rows, gather: Gather) -> None:
-        """The input writes the parts of its element."""
+    def fill_rows(self, reader: Reader, epoch: int, index: int, rows: Indices, out: Rows, gather: Gather) -> None:
+        """The input writes the rows of its element."""
         number, epoch, index = self.demand_one(epoch, index)
-        reader.inputs[number].fill_parts(epoch, index, parts, out, gather)
+        reader.inputs[number].fill_rows(epoch, index, rows, out, gather)
 
     def demand_one(self, epoch: int, index: int) -> tuple[int, int, int]:
         """`demand` of one element: the input's number, and its epoch and index there."""

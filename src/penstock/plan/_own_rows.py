@@ -22,7 +22,7 @@ class OwnRows(OneToOne, OneInput):
 
     index: int
     count: int
-    piece_count: int
+    micro_count: int
     """The equal pieces in which the rows are handed out."""
 
     verb = "shard"
@@ -33,8 +33,8 @@ class OwnRows(OneToOne, OneInput):
     traits = Traits(is_parallel=True, is_hidden=True)
 
     def _range(self, row_count: int) -> tuple[int, int]:
-        if row_count % (self.count * self.piece_count):
-            raise not_shared(row_count, self.count, self.count * self.piece_count)
+        if row_count % (self.count * self.micro_count):
+            raise not_shared(row_count, self.count, self.count * self.micro_count)
         return self.index * row_count // self.count, (self.index + 1) * row_count // self.count
 
     @cached_property
@@ -45,19 +45,19 @@ class OwnRows(OneToOne, OneInput):
     @property
     def memory(self) -> Memory:
         """Without parts, an element of the input."""
-        return working_memory(0 if self.source.part_count(0, 0) is not None else self.source.spec.nbytes)
+        return working_memory(0 if self.source.row_count(0, 0) is not None else self.source.spec.nbytes)
 
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Reads the rows alone if the input has parts; otherwise its whole element, and copies them."""
         for place, index in enumerate(indices.tolist()):
             row = out.take(slice(place, place + 1))
-            row_count = self.source.part_count(epoch, index)
+            row_count = self.source.row_count(epoch, index)
             if row_count is None:
                 self._copy(reader, epoch, index, row)
                 continue
             first, last = self._range(row_count)
             places = row.unstacked(out.arrays[0].shape[1], np.arange(last - first))
-            reader.inputs[0].fill_parts(epoch, index, np.arange(first, last), places, gather)
+            reader.inputs[0].fill_rows(epoch, index, np.arange(first, last), places, gather)
             row.set_filled(last - first)
 
     def _copy(self, reader: Reader, epoch: int, index: int, row: Rows) -> None:
@@ -73,10 +73,11 @@ class OwnRows(OneToOne, OneInput):
             yield [leaf[slice(*self._range(len(leaf)))] for leaf in leaves]
 
 
-def not_shared(row_count: int, shard_count: int, part_count: int, *, uneven: bool = False) -> SpecError:
+def not_shared(row_count: int, shard_count: int, share_count: int, *, uneven: bool = False) -> SpecError:
     """The error for a batch whose size is known when it is made, and that cannot be shared out."""
+    sharers = "shards" if shard_count > 1 else "parts"
     return SpecError(
-        f"A batch has {row_count} elements, which {part_count} {'shards' if shard_count > 1 else 'parts'} cannot share "
+        f"A batch has {row_count} elements, which {share_count} {sharers} cannot share "
         f"{'without an empty share' if uneven else 'evenly'}. Its size was not known ahead: a function made it, or "
         "max_tokens=. Give ranks whole batches: whole_batches=True. Or have the function return a number of rows that "
         "they divide, or put it before batch(); or give a batch_size. For evaluation: uneven='mask', which fills up."

@@ -35,7 +35,7 @@ from penstock.plan._node import (
     Traits,
 )
 from penstock.plan._pad import Padding, Stack, holds
-from penstock.plan._ragged import EndToEnd, Joined
+from penstock.plan._ragged import EndToEnd, Stacker
 from penstock.plan._reader import Gather, Reader
 
 
@@ -146,7 +146,7 @@ class _OfSaidLengths(OneToOne, OneInput):
         self.step.require_lengths(indices, columns)
 
 
-class Pieces(NamedTuple):
+class CutPieces(NamedTuple):
     """What some rows are made of, row after row."""
 
     elements: Indices
@@ -276,7 +276,7 @@ class Pack(_OfLengths):
         """The sequences that have tokens in the rows, each once."""
         return [Demand(0, epoch, distinct(self._pieces(epoch, indices).elements))]
 
-    def _pieces(self, epoch: int, indices: Indices) -> Pieces:
+    def _pieces(self, epoch: int, indices: Indices) -> CutPieces:
         """What some rows are made of."""
         if self.packs is not None:
             parts = [(np.empty(0, np.int64),) * 4]
@@ -287,7 +287,7 @@ class Pack(_OfLengths):
                 if divided.starts is not None and divided.counts is not None:
                     starts, counts = divided.starts[taken].astype(np.int64), divided.counts[taken].astype(np.int64)
                 parts.append((elements, starts, counts, np.repeat(places, sizes)))
-            return Pieces(*map(np.concatenate, zip(*parts, strict=True)))
+            return CutPieces(*map(np.concatenate, zip(*parts, strict=True)))
         assert self.lengths is not None
         starts, stops = self._cuts[indices], self._cuts[indices + 1]
         firsts = np.searchsorted(self._ends, starts, "right")
@@ -298,7 +298,7 @@ class Pack(_OfLengths):
         skips = np.maximum(starts[owners] - begins, 0)
         counts = np.minimum(self._ends[elements], stops[owners]) - begins - skips
         has = counts > 0
-        return Pieces(elements[has], skips[has], counts[has], owners[has])
+        return CutPieces(elements[has], skips[has], counts[has], owners[has])
 
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Reads the sequences of all rows once, and lays their pieces end to end.
@@ -320,10 +320,10 @@ class Pack(_OfLengths):
         """The row with these sequences; padding stands at its end."""
         pieces = self._pieces(epoch, np.array([index]))
         row = Rows.allocate(self.spec, 1)
-        self._lay(Pieces(*(each[np.isin(pieces.elements, numbers)] for each in pieces)), numbers, columns, row)
+        self._lay(CutPieces(*(each[np.isin(pieces.elements, numbers)] for each in pieces)), numbers, columns, row)
         return row.leaf_values(0)
 
-    def _lay(self, pieces: Pieces, members: Indices, columns: Sequence[Sequence[Any]], out: Rows) -> None:
+    def _lay(self, pieces: CutPieces, members: Indices, columns: Sequence[Sequence[Any]], out: Rows) -> None:
         """Lays pieces of these elements end to end, in rows of `out`."""
         elements, starts, counts, owners = pieces
         leaf_count = len(self.source.spec.leaves)
@@ -610,7 +610,7 @@ class TokenBatch(_OfLengths):
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Reads the sequences of one batch after the other, and pads them, or lays them end to end."""
         for row, index, members in zip(out.row_numbers(), indices.tolist(), self._members(epoch, indices), strict=True):
-            if isinstance(self._stacked, Joined):
+            if isinstance(self._stacked, Stacker):
                 columns = self._in_room(members, self._read(reader, epoch, members))
                 self._stacked.write(columns, members.__getitem__, out, row)
                 continue
@@ -631,7 +631,7 @@ class TokenBatch(_OfLengths):
         return columns
 
     @cached_property
-    def _stacked(self) -> Stack | Joined:
+    def _stacked(self) -> Stack | Stacker:
         return self.padding.stacker(self.label, self.source.spec)
 
     def sequence(self, reader: Reader, epoch: int) -> Elements:

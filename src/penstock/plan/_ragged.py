@@ -102,12 +102,12 @@ class EndToEnd:
     def require(self, label: str, counts: Indices, others: Sequence[Any], dtype: Any, number_of: Any) -> None:
         """Refuses elements whose leaves do not belong together."""
 
-    def stacker(self, label: str, spec: Spec) -> "Joined":
+    def stacker(self, label: str, spec: Spec) -> "Stacker":
         """Returns what makes batches of elements of a spec."""
-        return Joined(self, label, spec)
+        return Stacker(self, label, spec)
 
 
-class Joined:
+class Stacker:
     """Makes batches: of the values of each leaf in some elements, and what gives the number of one by its row."""
 
     def __init__(self, layout: EndToEnd, label: str, spec: Spec) -> None:
@@ -213,7 +213,7 @@ class RaggedBatch(Batching):
         return self.layout.spec(self.label, self.source.spec, self.size, is_exact=self.is_exact)
 
     @cached_property
-    def _joined(self) -> Joined:
+    def _joined(self) -> Stacker:
         return self.layout.stacker(self.label, self.source.spec)
 
     def stack(self, columns: Sequence[Sequence[Any]], number_of: Callable[[int], int]) -> Leaves:

@@ -26,7 +26,7 @@ from penstock.base._retries import RetryBudget
 from penstock.base._spec import Spec
 from penstock.base._tree import Tree
 from penstock.memory._budget import LYING_HEADER, not_given
-from penstock.memory._rows import Indices, Leaves, Rows, Window, chunk_count, copied, pieces, places_of
+from penstock.memory._rows import Indices, Leaves, Rows, Window, chunk_count, copied, places_of, ranges_of
 from penstock.memory._slot import own_header
 from penstock.memory._times import Times
 from penstock.plan._node import Elements, Node, allow_depth, located, most_elements, walk
@@ -271,7 +271,7 @@ class Reader:
         Yields:
             Some of the elements, their rows of `out`, and the memory that holds them.
         """
-        for start, stop in pieces(len(indices), chunk_count(self.spec)):
+        for start, stop in ranges_of(len(indices), chunk_count(self.spec)):
             box, chunk = self.scratch(stop - start), indices[start:stop]
             self.read(epoch, chunk, box)
             yield chunk, out.take(slice(start, stop)), box
@@ -287,9 +287,9 @@ class Reader:
             self._as_ours = spec
         self.fill(epoch, indices, out, gather)
 
-    def fill_parts(self, epoch: int, index: int, parts: Indices, out: Rows, gather: Gather) -> None:
-        """See `Node.fill_parts`."""
-        self._node.fill_parts(self, epoch, index, parts, out, gather)
+    def fill_rows(self, epoch: int, index: int, rows: Indices, out: Rows, gather: Gather) -> None:
+        """See `Node.fill_rows`."""
+        self._node.fill_rows(self, epoch, index, rows, out, gather)
 
     def sequence(self, epoch: int, start: int = 0) -> Elements:
         """Yields the elements of an epoch one after the other; see `Node.sequence`.
@@ -395,9 +395,9 @@ class Reader:
         self.read(epoch, indices, box)
         return list(box.columns(len(indices)))
 
-    def part_scratch(self, count: int) -> Rows:
+    def row_scratch(self, count: int) -> Rows:
         """The same for `count` parts of an element."""
-        return self._reusable("part_scratch", self.spec.unstacked(), count)
+        return self._reusable("row_scratch", self.spec.unstacked(), count)
 
     def kept(self, epoch: int, index: int) -> Rows:
         """One element of this node's first input: read now, or left from the call before."""

@@ -47,7 +47,7 @@ def _lines(node: Node, first: str, rest: str, seen: set[int]) -> Iterator[str]:
         facts = f"is wrong: {error}"
     is_repeated = id(node) in seen and bool(below)
     yield f"{first}{node.label}: {facts}{' (as above)' if is_repeated else ''}"
-    if is_repeated or getattr(node, "reads_ahead", False):
+    if is_repeated or getattr(node, "is_sharded", False):
         return  # the inputs were printed; or they are alike
     seen.add(id(node))
     hidden = range(_MAX_INPUTS - 1, len(below) - 1) if len(below) > _MAX_INPUTS else range(0)

@@ -7,7 +7,7 @@ together with its label, whichever of its steps failed.
 - `CheckedElement` gives pairs of an element and whether it is there; a `Filter` over it leaves out the others.
 - `CheckedGroup` does the same for an element that is made of several elements of a stream.
 - `Remaining` is a group, such as a batch, of the elements that did not fail, where a step above goes by position.
-- `PartsThere` takes such groups apart again, so that each element keeps its position.
+- `RowsThere` takes such groups apart again, so that each element keeps its position.
 
 The first two read many elements at once, and one by one after a failure. Failures are noted in the worker's
 `WorkerStatus` as text: an exception that is kept would keep the rows that it was reading into.
@@ -193,7 +193,7 @@ class Replace(FailureFilter):
         """That of the input: which elements fail is no order of an epoch."""
         return self.source.randomness
 
-    def part_count(self, epoch: int, index: int) -> int | None:
+    def row_count(self, epoch: int, index: int) -> int | None:
         """None: an element is there, or is not."""
         return None
 
@@ -463,7 +463,7 @@ class Remaining(_OfGroups):
 
 
 @dataclass(frozen=True, eq=False)
-class PartsThere(_OfGroups):
+class RowsThere(_OfGroups):
     """The elements of groups in their positions, where some of a group are not there.
 
     The input gives pairs of a group and a mask. With random access, to ask for an element that is not there is an

@@ -44,7 +44,7 @@ COMPARED: Final = (
 """Packages whose results depend on their version. Their versions are compared where both nodes have them."""
 
 
-class Opening(NamedTuple):
+class AgentOpening(NamedTuple):
     """What an agent needs to run units of a program."""
 
     number: int
@@ -123,7 +123,7 @@ class Agent:
         """Returns a number that grows while workers get on."""
         return self._base.pool.progress if self._base is not None else 0
 
-    def open(self, opening: Opening, payload: tuple[bytes, tuple[npt.NDArray[Any], ...]]) -> None:
+    def open(self, opening: AgentOpening, payload: tuple[bytes, tuple[npt.NDArray[Any], ...]]) -> None:
         """Opens a program. Its arrays come from the object store, once a node, and workers share a copy of them."""
         future = self._future(opening.number)
         if not future.done():
@@ -170,7 +170,7 @@ class _Program:
     """A program in an agent: its ring, and what its workers know of it. It receives what comes of units."""
 
     def __init__(
-        self, opening: Opening, payload: tuple[bytes, tuple[npt.NDArray[Any], ...]], worker_count: int
+        self, opening: AgentOpening, payload: tuple[bytes, tuple[npt.NDArray[Any], ...]], worker_count: int
     ) -> None:
         # The structure does not matter here, and may be a class of the user's.
         self._spec = Spec.of(tuple(opening.leaves))

@@ -44,7 +44,7 @@ from penstock.lower._batches import NO_BATCHES
 from penstock.lower._program import Unit, UnitResult
 from penstock.ray._agent import CALL_THREAD, SHARE_COUNT, Agent, Answer, versions
 from penstock.ray._local import LocalWorkers
-from penstock.ray._shares import AgentHandle, RayTask, Share, numbers
+from penstock.ray._shares import AgentHandle, NodeShare, RayTask, numbers
 from penstock.run._dispatcher import CRASH_LIMIT, Dispatcher, DispatcherClient, Job
 from penstock.run.pool._payload import PlanPayload
 from penstock.run.pool._pool import join
@@ -202,7 +202,7 @@ class Fleet(Dispatcher[RayTask]):
         # Announcements would make a node read what others need.
         units = [job.unit._replace(announce=NO_BATCHES) for job in jobs]
         share_number = next(numbers)
-        share = agent.shares[share_number] = Share(task, jobs, place)
+        share = agent.shares[share_number] = NodeShare(task, jobs, place)
         if agent.is_here:
             if task.local is None and (ring := task.ring()) is not None:
                 right, timeout_s = join(agent.worker_count, task.lines), task.timeout_s
@@ -233,7 +233,9 @@ class Fleet(Dispatcher[RayTask]):
         # Ray fetches the result before it reports it.
         reference.future().add_done_callback(lambda future: self.post(functools.partial(arrived, future)))
 
-    def _take_unit(self, agent: AgentHandle, number: int, share: Share, job: Job[RayTask], result: UnitResult) -> None:
+    def _take_unit(
+        self, agent: AgentHandle, number: int, share: NodeShare, job: Job[RayTask], result: UnitResult
+    ) -> None:
         """Hands on the result of a unit that workers of this machine have run."""
         self.progress += 1
         share.remaining -= 1
@@ -243,7 +245,7 @@ class Fleet(Dispatcher[RayTask]):
             agent.row_s[share.task.number] = ring.header[-1] / 1e9
         self._settle(job, result)
 
-    def _take(self, agent: AgentHandle, number: int, share: Share, answer: Answer | None) -> None:
+    def _take(self, agent: AgentHandle, number: int, share: NodeShare, answer: Answer | None) -> None:
         """Hands the results of a share to the client, which copies rows into the slot."""
         del agent.shares[number]
         self.progress += 1

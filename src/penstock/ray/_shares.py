@@ -12,7 +12,7 @@ from penstock.lower._batches import ParallelProgram
 from penstock.lower._program import Unit
 from penstock.memory._ring import Ring
 from penstock.memory._rows import owned
-from penstock.ray._agent import CALL_THREAD, SHARE_COUNT, Opening
+from penstock.ray._agent import CALL_THREAD, SHARE_COUNT, AgentOpening
 from penstock.ray._local import LocalWorkers
 from penstock.run._dispatcher import ClientReceiver, Job, Notes, Task
 
@@ -45,7 +45,7 @@ class RayTask(Task):
         lines: list[str],
     ) -> None:
         super().__init__(timeout_s, receiver, Notes(lines))
-        self.opening = Opening(self.number, program.spec.leaves, program.step_count, timeout_s)
+        self.opening = AgentOpening(self.number, program.spec.leaves, program.step_count, timeout_s)
         self.payload = payload
         self.program = weakref.ref(program)
         self.ring = weakref.ref(ring)
@@ -57,7 +57,7 @@ class RayTask(Task):
 
 
 @final
-class Share:
+class NodeShare:
     """Neighbouring units of a batch that an agent has."""
 
     def __init__(self, task: RayTask, jobs: list[Job[RayTask]], place: Any) -> None:
@@ -103,7 +103,7 @@ class AgentHandle:
         self.worker_count = worker_count
         self.number = next(numbers)
         self.is_ready = False
-        self.shares: dict[int, Share] = {}
+        self.shares: dict[int, NodeShare] = {}
         self.opened: set[int] = set()
         """Numbers of programs."""
         self.row_s: dict[int, float] = {}

@@ -98,7 +98,7 @@ def from_files(
     if labels is None:
         if class_names is not None:
             raise ArgumentError(f"{verb}(class_names=...) names labels, and there are none: labels='inferred'.")
-        return Dataset(SourceNode(FilesSource(files, options=options, objects=objects), verb))
+        return Dataset(SourceNode(ContentsSource(files, options=options, objects=objects), verb))
     if isinstance(labels, str) and labels == "inferred":
         labels = [os.path.basename(os.path.dirname(_absolute(files, path))) for path in files]
         class_names = sorted(set(labels)) if class_names is None else class_names
@@ -114,12 +114,12 @@ def from_files(
     elif callable(labels):
         labels = [labels(_absolute(files, path)) for path in files]
     values, names = named_labels(verb, labels, len(files), class_names)
-    return Dataset(SourceNode(FilesSource(files, Labels(values), names, options, objects), verb))
+    return Dataset(SourceNode(ContentsSource(files, Labels(values), names, options, objects), verb))
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class FilesSource(WholeFiles):
+class ContentsSource(WholeFiles):
     """The bytes of files, with labels if there are any."""
 
     files: FileList
@@ -136,7 +136,7 @@ class FilesSource(WholeFiles):
             spec["bytes"] = ArraySpec((None,), np.dtype(np.uint8))
         return spec if self.labels is None else {**spec, "label": self.labels.element_spec}
 
-    def selected(self, names: Sequence[str]) -> "FilesSource":
+    def selected(self, names: Sequence[str]) -> "ContentsSource":
         """Without bytes, no file is opened."""
         return replace(self, has_bytes="bytes" in names)
 

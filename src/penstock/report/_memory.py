@@ -17,13 +17,13 @@ INTERVAL_S: Final = 0.5
 
 @final
 @dataclass(frozen=True)
-class Memory:
+class MemoryUse:
     """Resident memory without the pages of files, which the kernel can drop at any time."""
 
     private_nbytes: int
     """Of this process alone."""
     shared_nbytes: int
-    """Memory that several processes may map, such as rings and caches in memory. Counted once."""
+    """MemoryUse that several processes may map, such as rings and caches in memory. Counted once."""
     worker_nbytes: tuple[int, ...] = ()
     """Private memory of each worker process."""
 
@@ -38,7 +38,7 @@ class Memory:
         return self.here_nbytes + sum(self.worker_nbytes)
 
 
-def memory_now(workers: Iterable[int] = ()) -> Memory:
+def memory_now(workers: Iterable[int] = ()) -> MemoryUse:
     """Measures this process and the worker processes with these ids.
 
     The shared part is the most that any of them maps, or the size of this process's memory files if that is more: files
@@ -47,10 +47,10 @@ def memory_now(workers: Iterable[int] = ()) -> Memory:
     here = _private_and_shared("self")
     if here is None:
         unit = 1 if sys.platform == "darwin" else 1024
-        return Memory(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, 0)
+        return MemoryUse(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, 0)
     there = [found for found in map(_private_and_shared, map(str, workers)) if found is not None]
     shared = max([here[1], _memory_files_nbytes(), *(shared for _, shared in there)])
-    return Memory(here[0], shared, tuple(private for private, _ in there))
+    return MemoryUse(here[0], shared, tuple(private for private, _ in there))
 
 
 def worker_pids() -> list[int]:

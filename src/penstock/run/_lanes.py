@@ -76,7 +76,7 @@ def steps_of(plan: Node) -> PlanStep:
             hidden, below, shown = _shown(each, numbers)
             parts += hidden
             inputs.append(step(shown, below))
-        if getattr(node, "reads_ahead", False):
+        if getattr(node, "is_sharded", False):
             inputs = [_as_one(tuple(inputs))]
         return PlanStep(
             label=_label(node),

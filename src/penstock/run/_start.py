@@ -13,7 +13,7 @@ from penstock.run._feed import Feed
 from penstock.run._inline import InlineDelivery
 from penstock.run._quarantine import Quarantine
 from penstock.run._stage_reader import StageReader
-from penstock.run.arrange import Arrangement, Part, StreamPart
+from penstock.run.arrange import Arrangement, Filler, StreamFiller
 from penstock.run.parts._feed import PartFeed
 from penstock.run.parts._order import PartOrder
 
@@ -35,16 +35,16 @@ def start(arrangement: Arrangement) -> DeliveryBase:
     return delivery
 
 
-def _started(part: Part, quarantine: Quarantine | None, *, gives_rest: bool) -> DeliveryBase:
-    """Starts the workers of a part; see `Delivery`."""
-    program, stream, timeout_s = part.program, part.stream, part.crew.timeout_s
-    if part.crew.reach is None:
+def _started(filler: Filler, quarantine: Quarantine | None, *, gives_rest: bool) -> DeliveryBase:
+    """Starts workers; see `Delivery`."""
+    program, stream, timeout_s = filler.program, filler.stream, filler.crew.timeout_s
+    if filler.crew.reach is None:
         with _stages(stream, quarantine) as stages:
             return InlineDelivery(
                 program,
                 None if stream is None else stream.program,
                 stages,
-                slot_count=part.slot_count,
+                slot_count=filler.slot_count,
                 timeout_s=timeout_s,
                 gives_rest=gives_rest,
                 quarantine=quarantine,
@@ -56,20 +56,20 @@ def _started(part: Part, quarantine: Quarantine | None, *, gives_rest: bool) -> 
             return Feed(stream.program, stages, stream.crew.make_executor, wake, shared, lock, quarantine, timeout_s)
 
     def make_parts(wake: Callable[[], None], lock: threading.Lock) -> PartFeed:
-        parts = part.parts
+        parts = filler.parts
         assert parts is not None
         decoding, crew = parts.program, parts.crew
         if crew.reach == "thread":
             decoding.opened = [cache_of(program.sources[each.source]) for each in decoding.sources]
-        order = PartOrder(program, decoding.sources, part.crew.worker_count)
+        order = PartOrder(program, decoding.sources, filler.crew.worker_count)
         return PartFeed(decoding, order, decoding.room(program.source_share), crew.make_executor, wake, lock, timeout_s)
 
     return Delivery(
         program,
-        slot_count=part.slot_count,
-        make_executor=None if part.is_filled_by_reader else part.crew.make_executor,
+        slot_count=filler.slot_count,
+        make_executor=None if filler.is_filled_by_reader else filler.crew.make_executor,
         make_feed=None if stream is None else make_feed,
-        make_parts=None if part.parts is None else make_parts,
+        make_parts=None if filler.parts is None else make_parts,
         timeout_s=timeout_s,
         gives_rest=gives_rest,
         quarantine=quarantine,
@@ -77,13 +77,13 @@ def _started(part: Part, quarantine: Quarantine | None, *, gives_rest: bool) -> 
 
 
 @contextlib.contextmanager
-def _stages(stream: StreamPart | None, quarantine: Quarantine | None) -> Iterator[dict[int, StageReader]]:
+def _stages(stream: StreamFiller | None, quarantine: Quarantine | None) -> Iterator[dict[int, StageReader]]:
     """Starts the workers of the stages of a stream, which wait for the first seek. An error in the block stops them."""
     started: dict[int, StageReader] = {}
     try:
-        for stage, part in stream.stages.items() if stream is not None else ():
-            delivery = _started(part, quarantine, gives_rest=stage.is_stacked)
-            started[stage.place] = StageReader(stage, part.program, delivery, part.crew.timeout_s)
+        for stage, filler in stream.stages.items() if stream is not None else ():
+            delivery = _started(filler, quarantine, gives_rest=stage.is_stacked)
+            started[stage.place] = StageReader(stage, filler.program, delivery, filler.crew.timeout_s)
         yield started
     except BaseException:
         for each in started.values():

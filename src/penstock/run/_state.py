@@ -26,7 +26,7 @@ BATCH_LIMIT: Final = 1 << 40
 """More than the batches of any epoch of unknown length."""
 
 
-class Place(NamedTuple):
+class SavedPlace(NamedTuple):
     """A place in a run."""
 
     epoch: int
@@ -55,7 +55,7 @@ class Place(NamedTuple):
         return reached(way_to_mix(self.plan(plan)), self.position, self.consumed) if is_begun else 0
 
 
-def state_of(plan: Node, line: str, place: Place) -> dict[str, Any]:
+def state_of(plan: Node, line: str, place: SavedPlace) -> dict[str, Any]:
     """Returns a place as JSON.
 
     Args:
@@ -80,7 +80,7 @@ def state_of(plan: Node, line: str, place: Place) -> dict[str, Any]:
     return state
 
 
-def place_of_state(state: Any, plan: Node, changed: str | None = None) -> Place:
+def place_of_state(state: Any, plan: Node, changed: str | None = None) -> SavedPlace:
     """Returns the place of a state, in batches of this plan.
 
     Args:
@@ -107,7 +107,9 @@ def place_of_state(state: Any, plan: Node, changed: str | None = None) -> Place:
     if consumed is None or not 0 <= consumed < POSITION_LIMIT:
         raise StateError(f"cursor={cursor!r} must be a list of one integer from 0 to 2**62 - 1.")
     way, saved = way_to_mix(plan), str(state["plan"])
-    place = Place(epoch, position, cut, consumed if "cursor" in state else -1, eras_of(way.shares, state.get("mix")))
+    place = SavedPlace(
+        epoch, position, cut, consumed if "cursor" in state else -1, eras_of(way.shares, state.get("mix"))
+    )
     known: list[Shares] = [((0, each[2:]),) for each in place.eras[-1:] if "mix" in state]
     known += [way.shares[:count] for count in range(1, len(way.shares))]
     formers = (with_shares(plan, each) for each in known)
@@ -130,11 +132,11 @@ def place_of_state(state: Any, plan: Node, changed: str | None = None) -> Place:
         )
     place = place._replace(eras=eras)
     if resizes and place.cut and place.plan(plan).length == 0:  # what is left is no batch, and is dropped
-        return Place(epoch + 1, 0, eras=eras)
+        return SavedPlace(epoch + 1, 0, eras=eras)
     return place
 
 
-def _changed(place: Place, plan: Node, former: Node, changed: str | None) -> Eras | str:
+def _changed(place: SavedPlace, plan: Node, former: Node, changed: str | None) -> Eras | str:
     """The eras of a run whose mix has other weights from a place on; or why it cannot have them."""
     now, then = (way_to_mix(each).shares for each in (plan, former))
     element = place.reached(former)
@@ -151,7 +153,7 @@ def _changed(place: Place, plan: Node, former: Node, changed: str | None) -> Era
     return eras
 
 
-def used(plan: Node, at: Place) -> tuple[tuple[str, int], ...]:
+def used(plan: Node, at: SavedPlace) -> tuple[tuple[str, int], ...]:
     """The source of each dataset of the mix, and the elements that were used of it in an epoch; see `Report.mixed`."""
     if at.epoch and not at.position and isinstance(length := at._replace(epoch=at.epoch - 1).plan(plan).length, int):
         at = at._replace(epoch=at.epoch - 1, position=length)

@@ -1,6 +1,6 @@
 """The one door from a plan to what runs it: `arrange`.
 
-Its order: rewrite the plan; divide a stream into parts; of each part choose the workers, by arithmetic, let them find
+Its order: rewrite the plan; divide a stream into stages; of each choose the workers, by arithmetic, let them find
 what functions return, the only place where one runs before the first batch, and choose again with what that told;
 make programs; pack what travels; add up memory; open sources. What comes out is a value. Another plan, such as the
 rest of an epoch with other batches, is another arrangement.
@@ -20,7 +20,7 @@ from penstock.lower._copies import CopyPlan
 from penstock.lower._parts import PartProgram
 from penstock.lower._rewrite import with_own_rows
 from penstock.lower._share import Share
-from penstock.lower._stages import Stage, StreamParts, divide
+from penstock.lower._stages import Stage, StreamStages, divide
 from penstock.lower._streams import FeedProgram
 from penstock.memory._budget import Budget, overhead_nbytes
 from penstock.memory._slot import SlotLayout
@@ -45,15 +45,15 @@ LEAST_ROOM_NBYTES: Final = 64 << 20
 
 @final
 @dataclass(frozen=True)
-class StreamPart:
+class StreamFiller:
     """The one worker, or the caller, that reads the steps of a stream in order, ahead of the workers above."""
 
     facts: Analysis
     """These steps."""
     program: FeedProgram
     crew: Crew
-    stages: "Mapping[Stage, Part]"
-    """What it takes from other parts."""
+    stages: "Mapping[Stage, Filler]"
+    """What it takes from other workers."""
 
     @property
     def slot_count(self) -> int:
@@ -63,7 +63,7 @@ class StreamPart:
 
 @final
 @dataclass(frozen=True)
-class DecodePart:
+class PartFiller:
     """Workers that decode the parts of sources, ahead of the workers that fill batches."""
 
     program: PartProgram
@@ -77,8 +77,8 @@ class DecodePart:
 
 @final
 @dataclass(frozen=True)
-class Part:
-    """Workers that fill a ring ahead of somebody who reads it. A plan with random access is one part."""
+class Filler:
+    """Workers that fill a ring ahead of somebody who reads it. A plan with random access has one."""
 
     facts: Analysis
     """The steps that the workers run."""
@@ -86,9 +86,9 @@ class Part:
     crew: Crew
     slot_count: int
     """Slots in the ring."""
-    stream: StreamPart | None = None
+    stream: StreamFiller | None = None
     """What reads the stream below in order, if there is one. The workers take elements from its spans."""
-    parts: DecodePart | None = None
+    parts: PartFiller | None = None
     """What decodes parts of sources for the workers."""
     copies: CopyPlan | None = None
     """The copies that fill batches, if the plan only moves bytes and threads do it."""
@@ -98,8 +98,8 @@ class Part:
         """Whether the reader of the stream fills the ring itself, and there are no other workers."""
         return self.stream is not None and self.crew is self.stream.crew
 
-    def all(self) -> Iterator["Part | StreamPart | DecodePart"]:
-        """Yields this part, and those that it reads from."""
+    def all(self) -> Iterator["Filler | StreamFiller | PartFiller"]:
+        """Yields this, and those that it reads from."""
         yield self
         if self.stream is not None:
             yield self.stream
@@ -109,12 +109,12 @@ class Part:
             yield self.parts
 
     def batch_programs(self) -> list[ParallelProgram]:
-        """The programs of this part and those below, but those that fill spans and open their sources themselves."""
-        return [each.program for each in self.all() if isinstance(each, Part)]
+        """The programs of this and those below, but those that fill spans and open their sources themselves."""
+        return [each.program for each in self.all() if isinstance(each, Filler)]
 
     @property
     def process_count(self) -> int:
-        """Worker processes. Those of the pool count once, however many parts of a plan use them."""
+        """Worker processes. Those of the pool count once, however many fillers use them."""
         crews = {each.crew for each in self.all()}
         pooled = max((each.process_count for each in crews if not each.choice.is_alone), default=0)
         return pooled + sum(each.choice.is_alone for each in crews)
@@ -158,7 +158,7 @@ class Part:
             source_nbytes=max(1, crew.process_count) * own_nbytes + source_nbytes,
         )
 
-    def _waiting_nbytes(self, stream: StreamPart) -> int:
+    def _waiting_nbytes(self, stream: StreamFiller) -> int:
         """Elements that wait in spans. Those of any size are known if they must fit what they are padded to.
 
         These are Python objects of the process that reads the stream, and of this one. Each worker process makes them
@@ -180,7 +180,7 @@ class Arrangement:
 
     facts: Analysis
     """The plan that runs."""
-    top: Part
+    top: Filler
     """What fills the ring that the user reads."""
     program: ParallelProgram
     """Its program."""
@@ -269,21 +269,21 @@ def arrange(
     if options.whole_batches:
         plan = OwnBatches(plan, first, *options.shard, options.micro_batches, fills=options.uneven == "pad")
     facts = lower(plan, options.on_error, prunes=options.executor == "auto")
-    rest, divides = share, not (share.is_whole and share.piece_count == 1)
+    rest, divides = share, not (share.is_whole and share.micro_count == 1)
     if divides and options.batch_axis is not None:
         facts = analyse(BatchFirst(facts.plan, options.batch_axis))
-    if are_side_by_side(facts.plan) and share.uneven == "refuse" and share.count * share.piece_count > 1:
-        own = with_own_rows(facts.plan, share.index, share.count, share.piece_count)
+    if are_side_by_side(facts.plan) and share.uneven == "refuse" and share.count * share.micro_count > 1:
+        own = with_own_rows(facts.plan, share.index, share.count, share.micro_count)
         facts, rest = analyse(own), Share()
     if quarantine is None and options.on_error != "raise":
         quarantine = options.make_quarantine(plan, facts)
     arranger = _Arranger(options, same_epoch=same_epoch)
     try:
-        top, gives_cursor = arranger.part(facts, rest, options)
+        top, gives_cursor = arranger.filler(facts, rest, options)
         for each in walk(facts.plan):
             if isinstance(each, OwnRows):
                 require_shares(
-                    each.source, Share(each.index, each.count, piece_count=each.piece_count), stands_alone=False
+                    each.source, Share(each.index, each.count, micro_count=each.micro_count), stands_alone=False
                 )
         made = Arrangement(facts, top, top.program, options, share, gives_cursor, quarantine, arranger.probes)
         limit, process_count = options.memory_limit, top.process_count
@@ -296,9 +296,9 @@ def arrange(
                 leave([top.parts.crew])
                 made = without
         top = made.top
-        for part in top.all() if top.program.source_share < 1 else ():
-            if not (isinstance(part, Part) and part.is_filled_by_reader):
-                _pack(part)
+        for filler in top.all() if top.program.source_share < 1 else ():
+            if not (isinstance(filler, Filler) and filler.is_filled_by_reader):
+                _pack(filler)
         made.budget.require(limit, process_count)
         top.crew.require(made.budget.store_nbytes)
         for program in top.batch_programs():
@@ -315,18 +315,18 @@ def _limited(made: Arrangement, limit: int | None, process_count: int) -> Arrang
         return made
     share = 1.0
     for _ in range(2):  # parts for which there is no room take some, where they are decoded alone
-        for part in made.top.all():
-            part.program.source_share = share
+        for filler in made.top.all():
+            filler.program.source_share = share
         made = replace(made)  # without the sum that it knows
         share *= made.budget.source_share(limit, process_count)
-    for part in made.top.all():
-        part.program.source_share = share
+    for filler in made.top.all():
+        filler.program.source_share = share
     return replace(made)
 
 
 @final
 class _Arranger:
-    """Makes the parts of one arrangement."""
+    """Makes the fillers of one arrangement."""
 
     def __init__(self, options: LoaderOptions, *, same_epoch: bool) -> None:
         self._same_epoch = same_epoch
@@ -336,10 +336,10 @@ class _Arranger:
         """All that may have begun."""
         self.probes: list[Crew] = []
 
-    def part(
+    def filler(
         self, facts: Analysis, share: Share, options: LoaderOptions, *, is_inner: bool = False
-    ) -> tuple[Part, bool]:
-        """The part that fills a ring with the elements of a plan; and see `Arrangement.gives_cursor`.
+    ) -> tuple[Filler, bool]:
+        """What fills a ring with the elements of a plan; and see `Arrangement.gives_cursor`.
 
         Args:
             facts: The plan.
@@ -352,82 +352,84 @@ class _Arranger:
         self._learn(facts, options)
         if share.uneven != "refuse" and are_side_by_side(facts.plan):
             require_shares(facts.plan, share)  # the steps above do not know what is side by side
-        parts = divide(facts.plan)
-        is_whole = share.is_whole and share.piece_count == 1
-        above = replace(analyse(parts.above), functions=parts.functions)
-        if parts.batch_size is None or not is_whole or options.executor == "inline":
-            return self._batches(above, share, options, parts, is_inner=is_inner), parts.gives_cursor
-        stream = self._stream(parts, BatchLayout(parts.above.spec, parts.batch_size, options.prefetch + 2), options)
-        program = ParallelProgram(parts.above, same_epoch=self._same_epoch)
-        return Part(above, program, stream.crew, stream.slot_count, stream), parts.gives_cursor
+        divided = divide(facts.plan)
+        is_whole = share.is_whole and share.micro_count == 1
+        above = replace(analyse(divided.above), functions=divided.functions)
+        if divided.batch_size is None or not is_whole or options.executor == "inline":
+            return self._batches(above, share, options, divided, is_inner=is_inner), divided.gives_cursor
+        stream = self._stream(
+            divided, BatchLayout(divided.above.spec, divided.batch_size, options.prefetch + 2), options
+        )
+        program = ParallelProgram(divided.above, same_epoch=self._same_epoch)
+        return Filler(above, program, stream.crew, stream.slot_count, stream), divided.gives_cursor
 
     def _batches(
         self,
         facts: Analysis,
         share: Share,
         options: LoaderOptions,
-        parts: StreamParts | None = None,
+        divided: StreamStages | None = None,
         *,
         is_inner: bool,
-    ) -> Part:
+    ) -> Filler:
         """Workers fill rows of one slot side by side."""
         crew, layout, stream = self._crew(facts, options), None, None
-        if parts is not None:
+        if divided is not None:
             is_read_here = crew.reach is None
-            size, count = (2 * parts.batch_count, 1) if is_read_here else (parts.span_size, parts.span_count)
-            layout = SpanLayout(parts.below.spec, size, count)
-            stream = self._stream(parts, layout, options, is_read_here=is_read_here)
+            size, count = (2 * divided.batch_count, 1) if is_read_here else (divided.span_size, divided.span_count)
+            layout = SpanLayout(divided.below.spec, size, count)
+            stream = self._stream(divided, layout, options, is_read_here=is_read_here)
         program = ParallelProgram(facts.plan, share, same_epoch=self._same_epoch, spans=layout, is_inner=is_inner)
         copies = decoding = None
-        if not facts.functions and parts is None and not is_inner and crew.reach == "thread" and native.has_engine():
+        if not facts.functions and divided is None and not is_inner and crew.reach == "thread" and native.has_engine():
             copies = CopyPlan.of(facts.plan, share)
-        if facts.parted and parts is None and crew.reach in ("thread", "process"):
+        if facts.parted and divided is None and crew.reach in ("thread", "process"):
             decode = PartProgram(facts.parted, len(facts.steps))
             if copies is not None and not PartOrder(program, decode.sources, 1).is_local(decode.room(1.0)):
                 copies = None  # units decode side by side what there is no room for
             if copies is None:
-                decoding = DecodePart(decode, self._made(crew.choice, options))
+                decoding = PartFiller(decode, self._made(crew.choice, options))
                 self._pack(decoding)
-        part = Part(facts, program, crew, options.prefetch + 2, stream, decoding, copies)
-        self._pack(part)
-        return part
+        filler = Filler(facts, program, crew, options.prefetch + 2, stream, decoding, copies)
+        self._pack(filler)
+        return filler
 
     def _stream(
         self,
-        parts: StreamParts,
+        divided: StreamStages,
         layout: SpanLayout | BatchLayout,
         options: LoaderOptions,
         *,
         is_read_here: bool = False,
-    ) -> StreamPart:
+    ) -> StreamFiller:
         """One worker, or the caller, writes the elements of a stream into spans."""
-        are_many = len(parts.stages) > self._machine.cpu_count
+        are_many = len(divided.stages) > self._machine.cpu_count
         stages = {}
-        for each in parts.stages:
+        for each in divided.stages:
             # A process for each shard of a generator would be too many.
             is_apart = not (are_many and each.is_generator and options.executor == "auto")
             inner = replace(options, executor=options.executor if is_apart else "threads", prefetch=each.prefetch)
-            stages[each], _ = self.part(analyse(each.plan), Share(), inner, is_inner=True)
-        below = analyse(parts.below)
+            stages[each], _ = self.filler(analyse(each.plan), Share(), inner, is_inner=True)
+        below = analyse(divided.below)
         if is_read_here:
             crew = self._made(Choice("inline", 0), options)
         else:
             crew = self._one(below, options, has_stages=bool(stages))
-        stream = StreamPart(below, FeedProgram(parts.below, layout), crew, stages)
+        stream = StreamFiller(below, FeedProgram(divided.below, layout), crew, stages)
         self._pack(stream)
         return stream
 
-    def _pack(self, part: Part | StreamPart | DecodePart) -> None:
-        part.program.room_nbytes = self._room_nbytes(part)
-        _pack(part)
+    def _pack(self, filler: Filler | StreamFiller | PartFiller) -> None:
+        filler.program.room_nbytes = self._room_nbytes(filler)
+        _pack(filler)
 
-    def _room_nbytes(self, part: Part | StreamPart | DecodePart) -> float:
+    def _room_nbytes(self, filler: Filler | StreamFiller | PartFiller) -> float:
         """Returns what the limit of memory leaves each worker to decode one element: a share of all but the ring."""
         if self._memory_limit is None:
             return math.inf
-        ring_nbytes = part.slot_count * SlotLayout(part.program.spec).nbytes
-        left_nbytes = self._memory_limit - ring_nbytes - overhead_nbytes(part.crew.process_count)
-        return max(LEAST_ROOM_NBYTES, left_nbytes // max(1, part.crew.worker_count))
+        ring_nbytes = filler.slot_count * SlotLayout(filler.program.spec).nbytes
+        left_nbytes = self._memory_limit - ring_nbytes - overhead_nbytes(filler.crew.process_count)
+        return max(LEAST_ROOM_NBYTES, left_nbytes // max(1, filler.crew.worker_count))
 
     def _learn(self, facts: Analysis, options: LoaderOptions) -> None:
         """Finds the specs of a stream where its workers are, for functions and generators may crash."""
@@ -445,7 +447,7 @@ class _Arranger:
             learn(facts, crew, may_stay=options.executor == "auto")
 
     def _crew(self, facts: Analysis, options: LoaderOptions) -> Crew:
-        """Chooses the workers of a part, and finds what its functions return."""
+        """Chooses the workers of a filler, and finds what its functions return."""
         _connect(options)
         crew = self._made(choose(facts, options, self._machine), options)
         if facts.functions:
@@ -481,7 +483,7 @@ def _connect(options: LoaderOptions) -> None:
         EXECUTORS[options.executor].connect()
 
 
-def _pack(part: Part | StreamPart | DecodePart) -> None:
+def _pack(filler: Filler | StreamFiller | PartFiller) -> None:
     """Makes what travels ready for it, with the specs of caches in datasets that functions hold."""
-    while learn_held(part.crew.pack(part.program), part.crew):
+    while learn_held(filler.crew.pack(filler.program), filler.crew):
         pass

@@ -25,7 +25,7 @@ from penstock.base._errors import (
 from penstock.base._positions import TableRows
 from penstock.base._spec import ArraySpec, Spec, is_masked, loses_masks, loses_zeros
 from penstock.base._tree import Tree
-from penstock.memory._rows import Indices, chunk_count, have_dtype, pieces
+from penstock.memory._rows import Indices, chunk_count, have_dtype, ranges_of
 from penstock.plan._conform import MisfitError, conformed, observed, text_of
 from penstock.plan._parted import ROOM_NBYTES, PartSizes
 from penstock.plan._source import Read, Source
@@ -250,7 +250,7 @@ class SequenceSource(Source):
         spec, numbers = self._known_spec(), read.indices.tolist()
         rows = range(*read.rows.indices(len(read.arrays[0]))) if isinstance(read.rows, slice) else read.rows.tolist()
         step = len(numbers) if hasattr(self._items, "__getitems__") else min(_AT_ONCE, chunk_count(spec))
-        for start, stop in pieces(len(numbers), max(1, step)):
+        for start, stop in ranges_of(len(numbers), max(1, step)):
             columns = self._columns(numbers[start:stop], spec)
             for array, column, rank in zip(read.arrays, columns, spec.free_ranks, strict=True):
                 # Copies, because another object than a list may use its memory again, and a function may write to them.

@@ -24,7 +24,7 @@ from penstock import native
 from penstock.base._errors import PenstockError, SourceError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
-from penstock.memory._rows import Indices, pieces, positions_of
+from penstock.memory._rows import Indices, positions_of, ranges_of
 from penstock.plan._source import Read, Source, open_source
 from penstock.sources._localfile import LocalFile
 from penstock.sources._mapped import mapping_options
@@ -110,7 +110,7 @@ def read_all(source: Source) -> npt.NDArray[Any]:
     opened = open_source(source)
     try:
         out = np.empty(count, spec.dtype if spec.dtype.itemsize else object)
-        for first, stop in pieces(count, _PIECE_COUNT):
+        for first, stop in ranges_of(count, _PIECE_COUNT):
             opened.read_into(np.arange(first, stop), out[first:stop])
     except (MemoryError, ValueError) as error:
         raise SourceError(f"{source} cannot be read: {error}. If its file is damaged, write it again.") from error
@@ -368,7 +368,7 @@ class OpenSparse:
         sizes = source.bounds[indices + 1] - starts
         item_nbytes = 8 + source.indices.dtype.itemsize + source.values.dtype.itemsize
         most = max(1, _SPANS_NBYTES // max(1, item_nbytes * int(sizes.max(initial=1))))
-        for first, stop in pieces(len(indices), most):
+        for first, stop in ranges_of(len(indices), most):
             ends = np.concatenate(([0], np.cumsum(sizes[first:stop])))
             found = [np.empty(int(ends[-1]), vector.dtype) for vector in self._numbers]
             for vector, opened, out in zip(self._numbers, self._vectors, found, strict=True):

@@ -183,7 +183,7 @@ class Column:
         """Returns memory for `count` rows, which `append` fills."""
         return Column(_memory((count, *self._values.shape[1:]), self._values.dtype))
 
-    def append(self, row: int, rows: "Column | Ragged") -> None:
+    def append(self, row: int, rows: "Column | RaggedColumn") -> None:
         """Copies another column behind the first `row` rows."""
         assert isinstance(rows, Column)
         self._values[row : row + len(rows._values)] = rows._values
@@ -228,7 +228,7 @@ class _Piece(NamedTuple):
 
 
 @final
-class Ragged:
+class RaggedColumn:
     """The values of some rows, each of any size, in the pieces in which they were decoded.
 
     Args:
@@ -247,13 +247,13 @@ class Ragged:
         """The memory of the values."""
         return sum(piece.nbytes for piece in self._pieces)
 
-    def room(self, count: int) -> "Ragged":
+    def room(self, count: int) -> "RaggedColumn":
         """Returns an empty column, which `append` fills."""
-        return Ragged(self._spec)
+        return RaggedColumn(self._spec)
 
-    def append(self, row: int, rows: "Column | Ragged") -> None:
+    def append(self, row: int, rows: "Column | RaggedColumn") -> None:
         """Puts another column behind the first `row` rows."""
-        assert isinstance(rows, Ragged)
+        assert isinstance(rows, RaggedColumn)
         self._firsts.append(row)
         self._pieces += rows._pieces
 
@@ -538,7 +538,7 @@ def is_copied(kind: Any) -> bool:
     return bool(kinds.is_boolean(value) or kinds.is_date(value) or kinds.is_dictionary(value))
 
 
-def column_of(values: Any, spec: ArraySpec, name: str = "", first: int = 0) -> Column | Ragged:
+def column_of(values: Any, spec: ArraySpec, name: str = "", first: int = 0) -> Column | RaggedColumn:
     """Decodes an Arrow array. Values that are in memory in the right form are not copied.
 
     Args:
@@ -554,7 +554,7 @@ def column_of(values: Any, spec: ArraySpec, name: str = "", first: int = 0) -> C
         if spec.dtype.itemsize and None not in spec.shape:
             return Column(numbers(values, spec.shape))
         _require_whole(values)
-        return Ragged(spec, _Piece.of(values, spec))
+        return RaggedColumn(spec, _Piece.of(values, spec))
     except RowError as error:
         error.column, error.row = name, error.row + first
         if isinstance(error, NullError):

@@ -25,7 +25,7 @@ from penstock.plan._pad import holds
 from penstock.tables._columns import (
     Column,
     NullError,
-    Ragged,
+    RaggedColumn,
     RowError,
     arrow_of,
     column_of,
@@ -439,7 +439,7 @@ def tree_of(leaves: Sequence[Leaf]) -> Tree:
     return tree
 
 
-def decoded(batch: Any, leaf: Leaf, first: int = 0) -> Column | Ragged:
+def decoded(batch: Any, leaf: Leaf, first: int = 0) -> Column | RaggedColumn:
     """Decodes a leaf of a record batch, of which `first` is the row of the first value, for the error.
 
     Raises:

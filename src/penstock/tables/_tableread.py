@@ -17,12 +17,12 @@ import pyarrow.types as kinds
 from penstock.base._errors import PenstockError, SourceError, SpecError
 from penstock.files._openfile import File
 from penstock.files._remote import ByteSource
-from penstock.tables._columns import Column, Ragged, RowError, is_viewed, require_valid, spec_of
+from penstock.tables._columns import Column, RaggedColumn, RowError, is_viewed, require_valid, spec_of
 from penstock.tables._folders import Folders, with_folders
 from penstock.tables._leaves import Leaf, chosen, decoded, stored_numbers
 
 Integers = npt.NDArray[np.int64]
-AnyColumn = Column | Ragged
+AnyColumn = Column | RaggedColumn
 Kind = Literal["parquet", "arrow"]
 
 PIECE_NBYTES: Final = 1 << 20

@@ -31,7 +31,7 @@ from penstock.sources.arrays import NamedSource
 from penstock.tables._columns import (
     Column,
     NullError,
-    Ragged,
+    RaggedColumn,
     RowError,
     column_of,
     is_binary,
@@ -191,7 +191,7 @@ class _Chunks:
         self._folders = folders
         self._bounds = bounds_of(len(chunk) for chunk in chunks)
         self._chunks = chunks
-        self._checked: dict[int, tuple[Any, Column | Ragged | None]] = {}
+        self._checked: dict[int, tuple[Any, Column | RaggedColumn | None]] = {}
         """The values of the leaf in each chunk that was read; decoded, if that is no copy, and none is missing."""
 
     def read_into(self, rows: Indices, out: npt.NDArray[Any]) -> None:

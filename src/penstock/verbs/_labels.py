@@ -17,7 +17,7 @@ from penstock.base._errors import ArgumentError, ArgumentTypeError, PenstockErro
 from penstock.base._extensions import CALLS, needed
 from penstock.base._positions import as_labels
 from penstock.loader import Loader, LoaderOptions
-from penstock.lower._rewrite import Part, with_part, with_parts
+from penstock.lower._rewrite import ValueAt, with_rows, with_value
 from penstock.plan._batch import Bundle
 from penstock.plan._cautions import caution_labels, reordering
 from penstock.plan._fields import named
@@ -96,7 +96,7 @@ def _read(node: Node, call: str, key: Any) -> npt.NDArray[Any]:
             f"{steps}{keeps}."
         )
     try:
-        part = Part(key)(node.spec.tree)
+        part = ValueAt(key)(node.spec.tree)
     except (LookupError, TypeError):
         tree = node.spec.tree
         is_nested = isinstance(tree, dict) and any(isinstance(part, (dict, tuple)) for part in tree.values())
@@ -109,10 +109,10 @@ def _read(node: Node, call: str, key: Any) -> npt.NDArray[Any]:
         )
     if node.length == 0:
         return np.empty(0, part.dtype)
-    # By its name a source reads the one column, see `with_parts`.
+    # By its name a source reads the one column, see `with_rows`.
     is_named = isinstance(node.spec.tree, dict)
-    one = named(node, [key]) if is_named else with_part(node, key)
-    return needed(CALLS, "kept_keys")(with_parts(one), _all_of) if is_named else _all_of(one)
+    one = named(node, [key]) if is_named else with_value(node, key)
+    return needed(CALLS, "kept_keys")(with_rows(one), _all_of) if is_named else _all_of(one)
 
 
 def _all_of(one: Node) -> npt.NDArray[Any]:

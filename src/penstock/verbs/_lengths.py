@@ -13,7 +13,7 @@ from penstock.base._spec import ArraySpec
 from penstock.base._tree import Structure
 from penstock.loader import Loader, LoaderOptions
 from penstock.lower._loose import loosened
-from penstock.lower._rewrite import Part, with_part, with_parts
+from penstock.lower._rewrite import ValueAt, with_rows, with_value
 from penstock.plan._batch import Batch
 from penstock.plan._cautions import reordering
 from penstock.plan._fields import named
@@ -89,13 +89,13 @@ def measured(node: Node, call: str, key: Any, progress: Told | None, options: di
     if key is not None:
         part = _part(one, call, key)
         is_count = _is_count(part)
-        one = named(one, [key]) if isinstance(one.spec.tree, dict) else with_part(one, key)
+        one = named(one, [key]) if isinstance(one.spec.tree, dict) else with_value(one, key)
     shapes = [leaf.shape for leaf in one.spec.leaves]
     leaves = [number for number, shape in enumerate(shapes) if shape[:1] == (None,)]
     leaves = leaves or [number for number, shape in enumerate(shapes) if shape]
     if not leaves and not is_count:
         return _no_length(call, one.spec)
-    plan = with_parts(one) if is_count else LengthOf(with_parts(one), tuple(leaves))
+    plan = with_rows(one) if is_count else LengthOf(with_rows(one), tuple(leaves))
     if node.length == 0:
         return np.empty(0, np.int64)
 
@@ -122,16 +122,16 @@ def without_count(node: Node, key: Any) -> Node:
     if not isinstance(key, str) and number is None:
         return node
     tree = loosened(node).spec.tree
-    if not _is_count(Part(key)(tree)):
+    if not _is_count(ValueAt(key)(tree)):
         return node
     if isinstance(tree, dict):
         return named(node, [name for name in tree if name != key])
-    return node if number is None or len(tree) != 2 else with_part(node, 1 - number % 2)
+    return node if number is None or len(tree) != 2 else with_value(node, 1 - number % 2)
 
 
 def _part(node: Node, call: str, key: Any) -> Any:
     try:
-        return Part(key)(node.spec.tree)
+        return ValueAt(key)(node.spec.tree)
     except (LookupError, TypeError):
         raise ArgumentError(f"{call}: elements have no such leaf. They are {node.spec}.") from None
 

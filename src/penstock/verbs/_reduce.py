@@ -57,7 +57,7 @@ def reduced(
             "ds.shard(rank, count).reduce(...)."
         )
     fold = Fold(node, 1, False, fn, None, where, initial=dumped(initial), combine=(combine,))
-    kept = None if path is None else _Kept(fold, path, key, initial, options.get("on_error", "raise"))
+    kept = None if path is None else _Saved(fold, path, key, initial, options.get("on_error", "raise"))
     if kept is not None and (found := kept.load()) is not None:
         return found[0]
     state = copy.deepcopy(initial)
@@ -122,7 +122,7 @@ def _rows(batch: _tree.Tree) -> Iterator[_tree.Tree]:
 
 
 @final
-class _Kept:
+class _Saved:
     """A result in a file, with the fingerprints of all that it depends on.
 
     The file is JSON, of numbers, text, arrays, and dicts, lists and tuples of them. So no file runs code.

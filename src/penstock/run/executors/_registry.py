@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from penstock.base import _extensions
-from penstock.base._extensions import found, is_registered, names
+from penstock.base._extensions import is_registered, lookup, names
 from penstock.base._reach import Reach
 from penstock.run.executors._executor import Client, Executor
 from penstock.run.executors._processes import ProcessesExecutor
@@ -39,7 +39,7 @@ class _Executors(dict[str, ExecutorKind]):
     """Those of the core, and each other one once it was asked for."""
 
     def __missing__(self, name: str) -> ExecutorKind:
-        kind: ExecutorKind | None = found(_extensions.EXECUTORS, name)
+        kind: ExecutorKind | None = lookup(_extensions.EXECUTORS, name)
         if kind is None:
             raise KeyError(name)
         return self.setdefault(name, kind)

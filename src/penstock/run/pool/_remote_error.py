@@ -129,13 +129,13 @@ def _pack(error: BaseException, sent: _Sent, chain: list[BaseException]) -> None
     for words, part in parts.items():
         sink = Sink(PAYLOAD_NBYTES)
         try:
-            _Pickler(sink, protocol=5).dump(part)
+            _ErrorPickler(sink, protocol=5).dump(part)
             sent.parts[words] = b"".join(sink.pieces)
         except BaseException as failure:
             sent.lost.append(f"{words} ({_text_of(failure)})")
 
 
-class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # of an untyped library
+class _ErrorPickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # of an untyped library
     """Refuses a large array before pickle copies it, because the worker may lack memory for the copy."""
 
     def reducer_override(self, obj: Any) -> Any:
@@ -264,7 +264,7 @@ def _made(sent: _Sent, members: list[BaseException], worker: str) -> BaseExcepti
 
 
 @final
-class _Unpickler(pickle.Unpickler):
+class _ErrorUnpickler(pickle.Unpickler):
     """Finds the user's own classes. cloudpickle would write the worker's copies of their attributes into them."""
 
     def __init__(self, data: bytes) -> None:
@@ -282,7 +282,7 @@ class _Unpickler(pickle.Unpickler):
 
 def unpickled(data: bytes) -> Any:
     """Unpickles bytes from a worker, and leaves the user's own classes as they are."""
-    return _Unpickler(data).load()
+    return _ErrorUnpickler(data).load()
 
 
 def _set(error: BaseException, name: str, value: object) -> None:

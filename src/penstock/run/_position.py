@@ -12,14 +12,14 @@ from penstock.lower._program import Position
 from penstock.plan._mixture import MIX_NBYTES, eras_of, way_to_mix
 from penstock.plan._node import Node
 from penstock.plan._text import IDENTITY_NBYTES, identity
-from penstock.run._state import Place, place_of_state, state_of
+from penstock.run._state import SavedPlace, place_of_state, state_of
 
 CURSOR_COUNT: Final = 64
 """The number of positions whose cursors are kept."""
 
 
 @final
-class Progress:
+class RunPosition:
     """The progress of a loader. One thread moves it; any thread may ask for the state.
 
     Args:
@@ -35,7 +35,7 @@ class Progress:
         """Epoch and position after the batches that were handed out."""
         self.worked_at: Position | None = None
         """The same for the batches that the user worked on, if an adapter draws more than these."""
-        self._pieces: tuple[Position, list[Tree]] = (self.at, [])
+        self._micro_batches: tuple[Position, list[Tree]] = (self.at, [])
         self.iteration = 0
         """How often an iteration, or `set_state`, has ended the one before."""
         self._resumes = True
@@ -50,21 +50,21 @@ class Progress:
         return identity(self.plan, IDENTITY_NBYTES - (MIX_NBYTES if self._eras else 0))
 
     @property
-    def pieces(self) -> list[Tree]:
+    def micro_batches(self) -> list[Tree]:
         """The parts of the batch at the position that are still to be handed out, the last one first."""
-        position, pieces = self._pieces  # Ctrl-C may strike between a move and what follows it
-        return pieces if position == self.at else []
+        position, micro_batches = self._micro_batches  # Ctrl-C may strike between a move and what follows it
+        return micro_batches if position == self.at else []
 
-    @pieces.setter
-    def pieces(self, pieces: list[Tree]) -> None:
-        self._pieces = self.at, pieces
+    @micro_batches.setter
+    def micro_batches(self, micro_batches: list[Tree]) -> None:
+        self._micro_batches = self.at, micro_batches
 
     # Where it goes on.
 
     @property
     def start(self) -> Position:
         """Where the next iteration begins."""
-        if (self.at[1] or self.pieces) and not self._resumes:
+        if (self.at[1] or self.micro_batches) and not self._resumes:
             return self._next_epoch, 0
         return self.at
 
@@ -81,9 +81,9 @@ class Progress:
         """The cursor at the position; -1 without one."""
         return self._consumed.get(self.at, -1)
 
-    def place_at(self, at: Position) -> Place:
+    def place_at(self, at: Position) -> SavedPlace:
         """The place of a position."""
-        return Place(*at, self.cut(at[0]), self._consumed.get(at, -1), self._eras)
+        return SavedPlace(*at, self.cut(at[0]), self._consumed.get(at, -1), self._eras)
 
     # How it moves.
 
@@ -92,7 +92,7 @@ class Progress:
         self.at = self.start
         if not (self.at[1] or self._resumes) or not self.cut(self.at[0]):
             self._cut = None  # a new epoch, which is whole
-        self.pieces = []
+        self.micro_batches = []
         self.worked_at = None
         self.iteration += 1
 
@@ -102,16 +102,16 @@ class Progress:
         if consumed >= 0:
             self._note_consumed((epoch, position + count), consumed)
         self.at = (self._next_epoch, 0) if is_last else (epoch, position + count)
-        if self._pieces[1]:
-            self.pieces = []
+        if self._micro_batches[1]:
+            self.micro_batches = []
 
     def hand_out(self) -> bool:
         """Counts what was drawn as handed out, and returns whether that was the whole batch or its last part."""
         self._resumes = False
         # The last part stays until `step` drops it: before, Ctrl-C would have the batch begin again.
-        if not self._pieces[1] or len(self.pieces) < 2:
+        if not self._micro_batches[1] or len(self.micro_batches) < 2:
             return True
-        self.pieces.pop()  # only now: before, Ctrl-C would lose this part
+        self.micro_batches.pop()  # only now: before, Ctrl-C would lose this part
         return False
 
     def end_epoch(self) -> None:
@@ -129,11 +129,11 @@ class Progress:
         """The position after the batches that the user worked on, as JSON."""
         return state_of(self.plan, self.identity, self.place_at(self.worked_at or self.at))
 
-    def place_of(self, state: Any, changed: str | None) -> Place:
+    def place_of(self, state: Any, changed: str | None) -> SavedPlace:
         """The place of a state. Raises StateError as `place_of_state` does."""
         return place_of_state(state, self.plan, changed)
 
-    def resume(self, place: Place) -> None:
+    def resume(self, place: SavedPlace) -> None:
         """Makes the next iteration the rest of an epoch."""
         self.iteration += 1
         self._consumed.clear()
@@ -142,7 +142,7 @@ class Progress:
             self._note_consumed(at, place.consumed)
         self._cut = (place.epoch, place.cut) if place.cut else None
         self._eras = place.eras
-        self.at, self._resumes, self.pieces = at, True, []
+        self.at, self._resumes, self.micro_batches = at, True, []
         self.worked_at = None
 
     def _note_consumed(self, at: Position, consumed: int) -> None:

@@ -17,7 +17,7 @@ from penstock.plan._reader import Gather, Reader
 
 @dataclass(frozen=True, eq=False)
 class PackedMap(Map):
-    """Elements of any size that a function makes of a group, as one pickle. What `Parts` takes apart.
+    """Elements of any size that a function makes of a group, as one pickle. What `Unpacked` takes apart.
 
     So a group has one size in a slot, and workers, guards and messages treat the function as that of any `map`.
     """
@@ -47,7 +47,7 @@ class PackedMap(Map):
 
 
 @dataclass(frozen=True, eq=False)
-class Parts(OfMade, Apart):
+class Unpacked(OfMade, Apart):
     """Element `i` is the one that a function of many elements made of element `i` of its input; of any size."""
 
     takes_any_shape = True
