@@ -109,6 +109,15 @@ def test_batches_have_at_most_so_many_tokens(executor, shuffles):
     assert batches.element_spec["boxes"].values.max_shape == (8, 4)
 
 
+def test_a_stream_counts_the_longest_leaf_of_each_element_as_lengths_do():
+    sizes = [(2, 0), (1, 3), (0, 2), (3, 1)]
+    spec = {name: ArraySpec((None,), "float64") for name in "ab"}
+    ds = ps.range(4).map(lambda i: dict(zip("ab", map(np.ones, sizes[i]), strict=True)), element_spec=spec)
+    known = ds.ragged_batch(max_tokens=4, lengths=list(map(max, sizes)))
+    for batches in (known, ds.ragged_batch(max_tokens=4)):
+        assert [batch["a"].offsets.tolist() for batch in batches] == [[0, 2], [0, 1], [0, 0], [0, 3]]
+
+
 def test_an_element_with_more_tokens_is_an_error_that_names_it():
     first = int(np.argmax(LENGTHS > 3))
     with pytest.raises(ps.ElementError, match=rf"^ragged_batch\(max_tokens=3\): element {first} alone has"):

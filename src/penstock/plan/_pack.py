@@ -527,9 +527,10 @@ class TokenBatch(_OfLengths):
         return varying or [(number, [0]) for number, shape in enumerate(shapes) if shape]
 
     def _sizes(self, leaves: Sequence[Any]) -> list[list[int]]:
-        """The sizes of these axes, leaf by leaf."""
-        least = int(self.is_flat)
-        return [[max(leaves[number].shape[axis], least) for axis in axes] for number, axes in self._varying]
+        """The sizes of these axes, leaf by leaf; of one that lies end to end the longest, which alone counts."""
+        if self.is_flat:
+            return [[max(1, *(len(leaves[number]) for number, _ in self._varying))]]
+        return [[leaves[number].shape[axis] for axis in axes] for number, axes in self._varying]
 
     def _tokens(self, sizes: Iterable[Sequence[int]]) -> int:
         """Those of the longest leaf. If nothing says which of its axes vary, the longest counts."""
