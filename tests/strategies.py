@@ -24,6 +24,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from penstock import (
+    Ragged,
     concatenate,
     from_arrays,
     from_csr,
@@ -1044,3 +1045,83 @@ def plans(draw: st.DrawFn, max_steps: int = 5, verbs: Sequence[Verb] = tuple(VER
     for verb in draw(st.lists(st.sampled_from(verbs), max_size=max_steps)):
         plan = _grown(draw, plan, verb)
     return plan
+
+
+# Batches of unequal size, which end a plan: functions of later steps would need one shape.
+
+
+def boxes(element: Tree) -> Tree:
+    """Returns two ragged leaves of unlike lengths, text, and a number, computed from an element."""
+    number = checksum(element)
+    values = {"boxes": np.full((number % 4, 2), number % 251, np.uint8), "words": np.arange(number % 7 % 5)}
+    return {**values, "name": f"né{number % 1000}", "number": number}
+
+
+def _tokens_of(element: Tree) -> int:
+    x = boxes(element)
+    return max(1, len(x["boxes"]), len(x["words"]))
+
+
+def _end_to_end(members: list[Tree]) -> Tree:
+    rows = [boxes(member) for member in members]
+    ragged = {
+        name: Ragged(np.concatenate([row[name] for row in rows]), np.cumsum([0, *(len(row[name]) for row in rows)]))
+        for name in ("boxes", "words")
+    }
+    return {**ragged, "name": np.array([row["name"] for row in rows]), "number": np.array([r["number"] for r in rows])}
+
+
+def _under(limit: int, members: list[Tree]) -> list[list[Tree]]:
+    """Returns neighbours that have at most so many tokens together."""
+    groups: list[list[Tree]] = []
+    room = 0
+    for member in members:
+        if (need := _tokens_of(member)) > room:
+            groups.append([])
+            room = limit
+        groups[-1].append(member)
+        room -= need
+    return groups
+
+
+@st.composite
+def ragged_batches(draw: st.DrawFn, begin: st.SearchStrategy[Plan]) -> Plan:
+    """Plans that end with `ragged_batch`, by a size or by tokens, with their model."""
+    p = draw(begin)
+    most: Any = draw(st.sampled_from([(None, None), ((3, 2), (4,))]))
+    shapes = {"boxes": ArraySpec((None, 2), "uint8", most[0]), "words": ArraySpec((None,), "int64", most[1])}
+    made = p.dataset.map(boxes, element_spec={**shapes, "name": ArraySpec((), "U"), "number": INT64})
+    if draw(st.booleans()):
+        size, drops = draw(st.integers(1, 4)), draw(st.booleans())
+        batches = made.ragged_batch(size, drop_remainder=drops)
+        return p.then(batches, lambda e: [_end_to_end(cut) for cut in _cuts_of(batches, p.elements(e), size)])
+    limit = draw(st.integers(4, 12))
+    if p.is_stream or p.dataset._node.randomness.reorders or p.depth:
+        if not p.is_stream:
+            made = made.filter(lambda x: True)
+        return p.then(
+            made.ragged_batch(max_tokens=limit), lambda e: [_end_to_end(cut) for cut in _under(limit, p.elements(e))]
+        )
+    lengths = [_tokens_of(x) for x in p.elements(0)]
+    seed = draw(st.none() | st.integers(0, 3))
+    if seed is None:
+        batches = made.ragged_batch(max_tokens=limit, lengths=lengths)
+        return p.then(batches, lambda e: [_end_to_end(cut) for cut in _under(limit, p.elements(e))])
+
+    @functools.cache
+    def rows(epoch: int) -> list[list[int]]:
+        # Which elements a batch has is arithmetic on lengths, so it is learnt from rows of bare numbers.
+        bare = from_source(
+            [np.full(n, owner) for owner, n in enumerate(lengths)], element_spec=ArraySpec((None,), "i8")
+        )
+        packed = bare.shuffle(seed).pack(limit, lengths=lengths, split=False, padding_value=-1)
+        with packed.loader("inline") as loader:
+            loader.set_state(loader.get_state() | {"epoch": epoch})
+            return [[owner for owner in dict.fromkeys(tokens.tolist()) if owner >= 0] for tokens, _ in loader]
+
+    def elements(epoch: int) -> list[Tree]:
+        values = p.elements(epoch)
+        assert sorted(owner for row in rows(epoch) for owner in row) == list(range(len(values)))
+        return [_end_to_end([values[owner] for owner in row]) for row in rows(epoch)]
+
+    return p.then(made.shuffle(seed).ragged_batch(max_tokens=limit, lengths=lengths), elements)
