@@ -44,7 +44,7 @@ def dpo():
 
 
 def test_dpo_fills_pairs_up_on_the_left():
-    # A batch has six pairs, and ranks could share them; but its width varies, and whole ones cost the same.
+    # Each batch has a width of its own, so ranks take whole ones.
     for batch in on_ranks(dpo):
         for row, number in enumerate(batch["id"].tolist()):
             prompt, chosen, rejected = DOCUMENTS[3 * number : 3 * number + 3]
