@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from tests.adapters.ranks import require_success, run_ranks
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "integrations"
-STEPS, SAVE_EVERY = 12, 3
+STEPS, SAVE_EVERY = 12, 2
 
 START = f"""
 import json, os, signal, sys

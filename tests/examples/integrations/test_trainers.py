@@ -95,12 +95,17 @@ class Module(lightning.LightningModule):
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr={RATE})
 
-saves = ModelCheckpoint(folder, every_n_train_steps=SAVE_EVERY, save_last=True)
+# Lightning itself restores an adapter from a checkpoint in the middle of an epoch, and not from one of its end.
+class SaveEpochs(lightning.Callback):
+    def on_train_epoch_end(self, trainer, module):
+        trainer.save_checkpoint(last)
+
+saves, last = ModelCheckpoint(folder, every_n_train_steps=SAVE_EVERY, save_last=True), folder + "/last.ckpt"
 options = dict(logger=False, enable_progress_bar=False, enable_model_summary=False)
 trainer = lightning.Trainer(
-    max_epochs={EPOCHS}, accelerator="cpu", strategy="ddp", devices=count, callbacks=[saves], **options
+    max_epochs={EPOCHS}, accelerator="cpu", strategy="ddp", devices=count,
+    callbacks=[saves, SaveEpochs()], **options
 )
-last = folder + "/last.ckpt"
 trainer.fit(Module(), datamodule=Batches(ds), ckpt_path=last if os.path.exists(last) else None)
 """
 )
@@ -152,9 +157,9 @@ def expected() -> dict[int, float]:
     return dict(enumerate(found))
 
 
+@pytest.mark.parametrize("seed", [9, 17])  # the checkpoint is one of the end of an epoch; of the middle of one
 @pytest.mark.parametrize(
-    ("package", "script", "seed"),
-    [("accelerate", ACCELERATE, 0), ("lightning", LIGHTNING, 9), ("transformers", TRANSFORMERS, 5)],
+    ("package", "script"), [("accelerate", ACCELERATE), ("lightning", LIGHTNING), ("transformers", TRANSFORMERS)]
 )
 def test_a_killed_trainer_goes_on_with_the_losses_of_one_process(
     package: str, script: str, seed: int, tmp_path: Path
