@@ -1,20 +1,26 @@
-"""Contenders of `resize.py` with files of their own: LanceDB, LitData and MosaicML Streaming. See `_resize_torch`."""
+"""Contenders of `resize.py` with files of their own: Energon, LanceDB, LitData, MosaicML Streaming."""
 
 import contextlib
 import copy
+import io
 import multiprocessing
 import os
+import subprocess
+import sys
+import tarfile
 import threading
 import types
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from _harness import Array, bench_dir
+from _resize_compare import Unit
 from _resize_contenders import recorded
 from _resize_jobs import ELEMENT_COUNT, SEED, Phase
-from _resize_runs import Contender, Ranks
+from _resize_runs import Contender, NotOfferedError, Ranks
 from _resize_torch import RankGenerators, as_arrays, divided, ranks_of
 
 _LANCE_SPLITS = 48
@@ -210,7 +216,71 @@ def _first(batches: Iterator[Any]) -> tuple[Any, Iterator[Any]]:
     return next(batches), batches
 
 
+def _energon_folder() -> str:
+    """Returns a folder of tar files with the numbers as texts, made and prepared once."""
+    folder = bench_dir() / "resize-energon"
+    if not (folder / ".nv-meta" / "split.yaml").exists():
+        folder.mkdir(exist_ok=True)
+        for first in range(0, ELEMENT_COUNT, 4096):
+            with tarfile.open(folder / f"{first:06}.tar", "w") as tar:
+                for number in range(first, min(first + 4096, ELEMENT_COUNT)):
+                    content = str(number).encode()
+                    member = tarfile.TarInfo(f"{number:06}.txt")
+                    member.size = len(content)
+                    tar.addfile(member, io.BytesIO(content))
+        tool = Path(sys.executable).with_name("energon")
+        options = ["--non-interactive", "--split-ratio=1,0,0", "--sample-type=TextSample", "--num-workers=1"]
+        subprocess.run([tool, "prepare", folder, *options, '--field-map={"text": "txt"}'], check=True)
+    return str(folder)
+
+
+def _energon(job: str, phase: Phase, state: Any) -> Ranks:
+    """Its guide on saving and restoring: a savable loader, a state of each rank, random numbers in a stateless step."""
+    import torch
+    from megatron.energon import DefaultTaskEncoder, WorkerConfig, get_savable_loader, get_train_dataset, stateless
+
+    class Encoder(DefaultTaskEncoder):  # type: ignore[misc]
+        @stateless(restore_seeds=True)
+        def encode_sample(self, sample: Any) -> Any:
+            sample.text = f"{sample.text} {float(torch.rand((), dtype=torch.float64))!r}"
+            return sample
+
+    if state is not None and (len(state["states"]), state["workers"]) != (phase.ranks, phase.workers):
+        raise NotOfferedError("the product of ranks and workers, and the batch, have to stay")
+    loaders = []
+    for rank in range(phase.ranks):
+        dataset = get_train_dataset(
+            _energon_folder(),
+            batch_size=divided(phase),
+            shuffle_buffer_size=1000,
+            max_samples_per_sequence=100,
+            worker_config=WorkerConfig(rank=rank, world_size=phase.ranks, num_workers=phase.workers),
+            task_encoder=Encoder(),
+        )
+        loader = get_savable_loader(dataset)
+        if state is not None:
+            loader.restore_state_rank(state["states"][rank])
+        loaders.append(loader)
+
+    def record(batch: Any) -> list[Unit]:
+        pairs = [text.split() for text in batch.text]
+        return recorded(job)(as_arrays([(int(number), float(draw)) for number, draw in pairs]))
+
+    def saved() -> Any:
+        return {"workers": phase.workers, "states": [each.save_state_rank() for each in loaders]}
+
+    return ranks_of(phase, RankGenerators(phase.ranks), loaders, saved, record, phase.micro)
+
+
 FORMAT_CONTENDERS = (
+    Contender(
+        "Energon",
+        "megatron-energon",
+        ("torch", "megatron.energon"),
+        _energon,
+        ("shuffled",),
+        "packs and blends, in the same way: the product of ranks and workers has to stay; no buckets",
+    ),
     Contender(
         "LanceDB",
         "lancedb",

@@ -142,7 +142,7 @@ def rows_of(rows: Array) -> list[Unit]:
 
 
 # Job "pictures": a picture is made from its number; its caption has a length that is known.
-PICTURE_COUNT = 120_000
+PICTURE_COUNT = 300_000
 
 
 def caption_lengths() -> Array:

@@ -295,7 +295,7 @@ def _lhotse(job: str, phase: Phase, state: Any) -> Ranks:
     lengths = caption_lengths()
     cuts = CutSet.from_cuts(
         MonoCut(str(number), start=0, duration=float(length), channel=0)
-        for number, length in enumerate(lengths[:40_000].tolist())
+        for number, length in enumerate(lengths[:80_000].tolist())
     )
     generators = RankGenerators(phase.ranks)
     samplers, loaders = [], []

@@ -256,8 +256,8 @@ def main() -> None:
             if name in FAR if job == "far" else job in CONTENDERS[name].jobs:
                 print(f"  {job}: {name}", file=sys.stderr, flush=True)
                 everything[job][name] = _run_case(name, job, args)
-    if args.json:
-        args.json.write_text(json.dumps(everything, indent=1))
+                if args.json:
+                    args.json.write_text(json.dumps(everything, indent=1))
     print(f"{args.events} events, seed {args.seed}, {_machine()}")
     print(", ".join(f"{name} ({CONTENDERS[name].package} {_version(CONTENDERS[name].package)})" for name in installed))
     for job, results in everything.items():
