@@ -1896,7 +1896,7 @@ class Dataset(NoArray):
 
 
 def _told(node: Node, name: str) -> list[Any]:
-    """What the sources of a plan know under a name, and what others say else. None counts where none has another."""
+    """The distinct values that the sources of a plan have under a name. None counts only if no source has a value."""
     sources = {id(each.opens): each.opens for each in walk(node, history) if each.opens is not None}
     asked = [getattr(source, name, NotImplemented) for source in sources.values()]
     known = [value for value in asked if value is not NotImplemented]

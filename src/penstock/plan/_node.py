@@ -250,10 +250,10 @@ class Node(ABC):
         return randomness_below(self)
 
     def unshuffled(self) -> "tuple[Node, int, bool] | None":
-        """The same elements, each once, in an order that stays; the seed of theirs; and whether that moves them little.
+        """The plan of this step with the elements in an order that stays, each once; None if there is none.
 
-        For a step that orders elements itself, where their order differs from epoch to epoch. None if there is no such
-        order.
+        Asked by a step above that takes the shuffle over, where this one gives another order to each epoch. With the
+        plan come the seed of this step's order, and whether that order only moves elements within a window.
         """
         return None
 
@@ -277,7 +277,7 @@ class Node(ABC):
         return None
 
     spread: float = 1
-    """The elements of the input among which those that follow each other are taken: 1 in its order, inf for all."""
+    """How far apart in the input two neighbours of the output may lie: 1 if the order stays, inf if anywhere."""
 
     _scatters = False
     """Whether elements that share data may be anywhere after this step."""

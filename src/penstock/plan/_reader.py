@@ -204,7 +204,7 @@ class Reader:
         self.isolation: type[seeded_globals] | None = isolation
         self._node = node
         self._as_ours: Spec | None = None
-        """The spec that `fill_place` was last called with and whose places equal those of the node's own."""
+        """The last spec that `fill_place` was asked for, if its leaves lie in the same places as those of the node."""
         self._sources = sources  # they close themselves when no reader holds them
         self.inputs: list[Reader] = []
         for each in node.inputs:

@@ -29,7 +29,7 @@ class DeliveryBase(ABC):
     consumed: int = -1
     """Streams: how far the input was read for the batch that was taken last; -1 if unknown."""
     rest: tuple[int, BaseException] | None = None
-    """If the batch that was taken last failed and its rest is given: its row count, and the error."""
+    """The batch that was taken last has only the rows before an error: their number, and the error; else None."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()

@@ -151,7 +151,7 @@ def leave(crews: Sequence[Crew]) -> None:
     """Releases the workers of crews that run nothing, and waits for them for a moment."""
     clients = [each.client for each in crews if each.client is not None]
     for crew in crews:
-        crew.client = None  # what asks again gets a right of its own
+        crew.client = None  # whoever asks again joins the pool anew
     for client in clients:
         client.leave()
     ends_at = time.monotonic() + LEAVE_WAIT_S
