@@ -188,7 +188,7 @@ class ParallelProgram(Program):
 
     @cached_property
     def announced_count(self) -> int:
-        """How many batches are announced to sources before they are read. After a window shuffle, two windows of them."""
+        """How many batches are announced to sources before they are read: after a window shuffle, two windows."""
         if not self._facts.traits.is_remote:
             return max(1, min(ANNOUNCED_BATCHES, ANNOUNCED_NBYTES // max(1, self.node.spec.nbytes)))
         window = max((spread for spread in self._facts.spreads if spread < math.inf), default=0)
