@@ -395,8 +395,12 @@ def measured(path, codec, form, count=5):
         ("ffv1", "gray16le", "mkv"), ("png", "gray16be", "mov"),
     ],
 )  # fmt: skip
-def test_films_of_one_channel_above_8_bits_have_the_values_of_the_file(codec, form, ending, tmp_path):
-    path = tmp_path / f"a.{ending}"
+def test_films_of_one_channel_above_8_bits_have_the_values_of_the_file(codec, form, ending, tmp_path, monkeypatch):
+    path, kept = tmp_path / f"a.{ending}", []
+    put = penstock.films.videos._FrameCache.put
+    monkeypatch.setattr(
+        penstock.films.videos._FrameCache, "put", lambda *of: kept.append(of[2].dtype.isnative) or put(*of)
+    )
     values, ds = measured(path, codec, form), ps.from_videos(path)
     assert str(ds.element_spec["frame"]) == str(ps.ArraySpec((HEIGHT, WIDTH + 6, 1), np.uint16))
     assert all((ds[number]["frame"][..., 0] == values[number]).all() for number in (4, 0, 2, 3, 1))
@@ -404,6 +408,7 @@ def test_films_of_one_channel_above_8_bits_have_the_values_of_the_file(codec, fo
         with ds.shuffle(seed=1).batch(2).loader(executor=executor) as loader:
             found = np.concatenate([batch["frame"] for batch in loader])
         assert (found[..., 0] == values[[int(i) for i in ps.range(5).shuffle(seed=1)]]).all()
+    assert set(kept) == {True}  # what is kept is copied as bytes
     small = ps.from_videos(path, size=(HEIGHT // 3, (WIDTH + 6) * 2))[0]["frame"][..., 0]
     assert (small == values[0][1::3].repeat(2, 1)).all()
 

@@ -654,4 +654,5 @@ class _Decoder:
             for wanted, there in ((height, found.height), (width, found.width))
         )
         values = values[rows[:, None], columns, None]
-        return values if self._table is None else self._table[values]
+        # In the byte order of this machine, as in the spec: a frame that is kept is copied as bytes.
+        return values.astype(dtype.newbyteorder("="), copy=False) if self._table is None else self._table[values]
