@@ -83,7 +83,7 @@ test-faults: $(STAMP)-core
 test-cluster: $(STAMP)-cluster
 	$(PYTEST) $(SERIAL) -m "$(CLUSTER)" $(ARGS)
 
-# Not part of `test`: Lightning, accelerate and transformers are large, and take two minutes.
+# Not part of `test`: Lightning, accelerate and transformers are large, and take three minutes.
 test-trainers: $(STAMP)-trainers
 	$(PYTEST) -m "$(TRAINERS)" $(ARGS)
 
