@@ -67,11 +67,11 @@ def _calls(dataset, executor):
 @pytest.mark.parametrize(
     ("make", "executor", "most"),
     [
-        (_pairs, "threads", 26),
-        (_rows, "threads", 20),
-        (_windows, "threads", 20),
-        (_rows, "inline", 114),
-        (_function, "inline", 327),
+        (_pairs, "threads", 25),
+        (_rows, "threads", 19),
+        (_windows, "threads", 19),
+        (_rows, "inline", 97),
+        (_function, "inline", 206),
     ],
 )
 def test_a_batch_takes_no_more_calls_than_before(make, executor, most, tmp_path):

@@ -188,6 +188,11 @@ class Spec:
         return self.structure.is_leaf()
 
     @cached_property
+    def is_sized(self) -> bool:
+        """Whether every leaf has a largest shape."""
+        return all(leaf.max_shape is not None for leaf in self.leaves)
+
+    @cached_property
     def free_ranks(self) -> tuple[int, ...]:
         """For each leaf of which every axis may have any size how many axes it has; of others -1."""
         return tuple(

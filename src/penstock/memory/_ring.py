@@ -22,6 +22,7 @@ Decided elsewhere: which batch fills a slot (`run/_scheduler.py`).
 
 import functools
 import gc
+import itertools
 import mmap
 import os
 import weakref
@@ -46,6 +47,7 @@ from penstock.memory._slot import RingLayout, marks_of, own_header, ring_header
 SPARE_COUNT: Final = 2
 """The consumer holds one slot and requests another; the others are ready or being filled. With fewer than two of these
 left, workers would stand still while the consumer works."""
+_ARRAY: Final[Callable[..., Any]] = np.ndarray
 CLOSED_MEANWHILE: Final = "This loader was closed while a batch was being taken from it."
 
 
@@ -150,7 +152,8 @@ class Ring(RingView):
         if layout.views is None:
             leaves = layout.leaves(root, rows[slot])
         else:
-            leaves = [np.ndarray(shape, dtype, root, place) for shape, dtype, place in layout.views]
+            shapes, dtypes, places = layout.views
+            leaves = [*map(_ARRAY, shapes, dtypes, itertools.repeat(root), places)]
         if not (is_lease and layout.has_arrays_alone):
             for number, (leaf, spec) in enumerate(zip(leaves, self._spec.leaves, strict=True)):
                 if not spec.is_bounded:

@@ -68,8 +68,14 @@ class Rows:
     def take(self, rows: Indices | slice) -> "Rows":
         """Some of these rows, numbered from the first of them."""
         taken = Rows(self.arrays, compose(self.rows, rows), self.extents)
-        taken._is_plain = self._plain()
+        taken._is_plain = self._is_plain or self.is_plain
         taken.borrows = self.borrows
+        return taken
+
+    def first(self, count: int) -> "Rows":
+        """The first rows of the arrays."""
+        taken = Rows(self.arrays, slice(0, count), self.extents)
+        taken._is_plain = self._is_plain or self.is_plain
         return taken
 
     def leaves(self, start: int, stop: int) -> "Rows":
@@ -116,7 +122,7 @@ class Rows:
             leaves: The leaves.
             are_new: Whether the leaves are not used elsewhere, so that ragged arrays need no copy.
         """
-        if self._is_plain or self._plain():
+        if self._is_plain or self.is_plain:
             number = 0  # counted by hand: for an element of two leaves, `zip` takes longer than writing them
             for places in self.arrays:
                 places[row] = leaves[number]
@@ -133,7 +139,7 @@ class Rows:
 
     def leaf_values(self, row: int) -> list[Any]:
         """The leaves of the element in a row of the arrays: views, NumPy scalars, text."""
-        if self._plain():
+        if self._is_plain or self.is_plain:
             return [array[row] for array in self.arrays]
         return [_value(array, row, extent) for array, extent in zip(self.arrays, self.extents, strict=True)]
 
@@ -145,7 +151,7 @@ class Rows:
             count: How many.
             is_writeable: Whether arrays in them may be written to.
         """
-        if self._plain():  # in C alone: this runs for each element
+        if self._is_plain or self.is_plain:  # in C alone: this runs for each element
             arrays = [array[:count] for array in self.arrays]
             if not is_writeable:
                 make_read_only(arrays)
@@ -161,7 +167,8 @@ class Rows:
             else:
                 yield [_value(places, row, extent) for row in range(count)]
 
-    def _plain(self) -> bool:
+    @property
+    def is_plain(self) -> bool:
         """Whether a row of each array is a leaf as it is: none varies, is of Python objects, or of records."""
         if self._is_plain is None:
             self._is_plain = all(extent is None for extent in self.extents) and not any(

@@ -36,11 +36,10 @@ class SlotLayout:
             place is not None and leaf.shape for leaf, place in zip(spec.leaves, self._places, strict=True)
         )
         """Whether every leaf is an array with a place in the slot, so no object and no scalar."""
-        self.views: list[tuple[tuple[int, ...], np.dtype[Any], int]] | None = None
-        """For each leaf its shape, dtype and place, if all are arrays whose sizes never vary."""
+        self.views: tuple[list[tuple[int, ...]], list[np.dtype[Any]], list[int]] | None = None
+        """The shapes, dtypes and places of the leaves, if all are arrays whose sizes never vary."""
         if self.has_arrays_alone and not any(leaf.varies for leaf in spec.leaves):
-            shapes = zip(self._shapes, spec.leaves, self._places, strict=True)
-            self.views = [(shape, leaf.dtype, place or 0) for shape, leaf, place in shapes]
+            self.views = self._shapes, [leaf.dtype for leaf in spec.leaves], [place or 0 for place in self._places]
 
     def _reserve(self, nbytes: int | None) -> int | None:
         if nbytes is None:

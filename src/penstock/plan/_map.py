@@ -546,7 +546,7 @@ class Map(OneToOne, OnWorkers):
             others = np.flatnonzero(indices)
             indices, out = indices[others], out.take(others)
         for start, stop in ranges_of(len(indices), chunk_count(source.spec)):
-            chunk, rows = indices[start:stop], out.take(slice(start, stop))
+            chunk, rows = indices[start:stop], out.take(slice(start, stop)) if stop - start < len(indices) else out
             if reader.isolation is None:
                 self._fill_chunk(reader, rng, None, epoch, chunk, rows)
                 continue
@@ -573,10 +573,33 @@ class Map(OneToOne, OnWorkers):
         words, times, started = reader.status.words, reader.status.times, time.perf_counter()
         words[0], words[1] = reader.number + 1, epoch
         elements = box.elements(source.spec.structure, count, is_writeable=self.verdict is None)
+        is_seeded = rng is not None or (globals_ is not None and self.memo.learned.uses_globals)
+        # The plainest function is called here: calls of our own take longer than its work, if that is small.
+        function = None if is_seeded or self._asks_input else self.function
+        arrays = out.arrays if out.is_plain else ()
         for row, index, element in zip(out.row_numbers(), chunk.tolist(), elements, strict=True):
             words[2] = index
-            out.put(row, self._run(element, rng, globals_, epoch, index, spec))
-            del element  # or it looks as if the function had kept the scratch memory
+            if function is None:
+                leaves = self._run(element, rng, globals_, epoch, index, spec)
+            else:
+                try:
+                    leaves = function(element)
+                except BaseException as error:
+                    if is_untouched(error):
+                        raise
+                    raise self._failure(error, epoch, index, _hint(error, (element,))) from error
+                try:
+                    leaves = conformed(spec, leaves)
+                except MisfitError as found:
+                    raise self._misfit(found, self.elements_at(index), self.known_spec) from None
+            if arrays:
+                number = 0  # as in `put`
+                for places in arrays:
+                    places[row] = leaves[number]
+                    number += 1  # noqa: SIM113
+            else:
+                out.put(row, leaves)
+            del element, leaves  # or it looks as if the function had kept the scratch memory
         if times is not None:
             times.note(reader.number, count, time.perf_counter() - started)
 

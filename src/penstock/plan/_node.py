@@ -485,7 +485,7 @@ class Reorder(Node):
 
     def row_count(self, epoch: int, index: int) -> int | None:
         """That of the input's element."""
-        if any(leaf.max_shape is None for leaf in self.spec.leaves):
+        if not self.spec.is_sized:
             return None  # batches beside ragged elements go into places of another kind, whole
         number, epoch, index = self.demand_one(epoch, index)
         return self.inputs[number].row_count(epoch, index)

@@ -8,13 +8,14 @@ and is read-only afterwards.
 
 import itertools
 import math
+import operator
 import os
 import sys
 import time
 from array import array
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property, partial
-from typing import Any, TypeVar, final
+from typing import Any, Final, TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,7 @@ from penstock.plan._source import Openable, Read, Source, inner_of, key_of, limi
 from penstock.plan._text import largest_element, length_text, place_of
 
 T = TypeVar("T")
+_READER: Final = operator.itemgetter(1)
 
 
 @final
@@ -81,12 +83,14 @@ class Gather:
             if (times := wanted[0][1].status.times) is None:  # all readers are of one worker
                 continue
             # A step may read several sources, as a cache does for each leaf. Its elements count with the first.
-            row_s = (time.perf_counter() - began) / (sum(len(read.indices) for read in reads) or 1)
+            spent_s, total = time.perf_counter() - began, 0
+            for read in reads:
+                total += len(read.indices)
             for read, reader in wanted:
                 count = len(read.indices)
-                times.note(reader.number, 0 if reader in counted else count, row_s * count)
+                times.note(reader.number, 0 if reader in counted else count, spent_s * count / (total or 1))
             if len(self.wanted) > 1:
-                counted.update(reader for _, reader in wanted)
+                counted.update(map(_READER, wanted))
 
 
 @final
@@ -415,7 +419,7 @@ class Reader:
         box: Rows | None = self._memo.get(name)
         if box is None or len(box.arrays[0]) < count or _holders(box.arrays) > _UNSHARED:
             self._memo[name] = box = self._allocated(spec, count)
-        return box.take(slice(0, count))
+        return box.first(count)
 
     def _allocated(self, spec: Spec, count: int) -> Rows:
         try:
@@ -428,7 +432,7 @@ class Reader:
 
 
 def _holders(arrays: Sequence[npt.NDArray[Any]]) -> int:
-    return max((sys.getrefcount(array) for array in arrays), default=0)
+    return max(map(sys.getrefcount, arrays), default=0)
 
 
 # `_holders` of arrays without another holder. Measured, because interpreters count differently.
