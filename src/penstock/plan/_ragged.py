@@ -149,16 +149,20 @@ class Stacker:
             ends[0] = 0
             np.cumsum(counts, out=ends[1:])
             for leaf_at, values in enumerate(mine, at + layout.values_at):
-                shape = () if values[0].ndim == 1 else self._one_shape(values, number_of)
-                if self._free.leaves[leaf_at].dtype.itemsize:
-                    np.concatenate(values, out=self._place(out, leaf_at, row, (int(ends[-1]), *shape)))
-                else:
-                    _put(out, leaf_at, row, np.concatenate(values))
+                try:
+                    if self._free.leaves[leaf_at].dtype.itemsize:
+                        shape = int(ends[-1]), *values[0].shape[1:]
+                        np.concatenate(values, out=self._place(out, leaf_at, row, shape))
+                    else:
+                        _put(out, leaf_at, row, np.concatenate(values))
+                except ValueError:
+                    self._require_one_shape(values, number_of)  # here alone: a look at each shape takes as long
+                    raise
             number, at = number + layout.width, at + layout.width + 1
 
-    def _one_shape(self, values: Sequence[Any], number_of: Callable[[int], int]) -> tuple[int, ...]:
-        """The sizes of all axes but the first."""
-        shape: tuple[int, ...] = values[0].shape[1:]
+    def _require_one_shape(self, values: Sequence[Any], number_of: Callable[[int], int]) -> None:
+        """Refuses elements that differ along another axis than the first."""
+        shape = values[0].shape[1:]
         for row, value in enumerate(values):
             if value.shape[1:] != shape:
                 raise SpecError(
@@ -166,7 +170,6 @@ class Stacker:
                     f"but element {number_of(0)} is {values[0].shape}, and element {number_of(row)} is {value.shape}. "
                     "Move the axis that varies to the front in map(), or use padded_batch()."
                 )
-        return shape
 
     def _place(self, out: Rows, leaf: int, row: int, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         """The part of a leaf's place that is used; a leaf without a place of known size gets an array of its own."""
