@@ -75,6 +75,8 @@ def test_lengths_of_files_are_kept_until_a_file_or_a_step_changes(tmp_path, key)
     assert counted() == 0
     assert dataset(2).lengths(key, **options).tolist() == [4, 2, 0]
     assert counted() >= 3
+    assert len(dataset(2).bucket_by_length(lengths=key, batch_size=2)) == 2
+    assert counted() == 0
     write(["abc", "d"])
     assert dataset(2).lengths(key, **options).tolist() == [6, 2]
     assert counted() >= 2

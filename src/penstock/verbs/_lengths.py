@@ -161,7 +161,10 @@ def _is_mixed(node: Node) -> bool:
 def _checked(node: Node, call: str, lengths: Labels) -> npt.NDArray[Any]:
     is_leaf = isinstance(lengths, str) or as_int(lengths) is not None
     node = loosened(node) if is_leaf else node
-    if is_leaf and isinstance(part := _part(node, call, lengths), ArraySpec) and part.shape:
+    part = _part(node, call, lengths) if is_leaf else None
+    # An integer that no function makes is read with the others of its column, see `values_of`.
+    is_made = _is_count(part) and any(each.traits.is_cpu_bound for each in walk(node))
+    if isinstance(part, ArraySpec) and (part.shape or is_made):
         known = measured(node, call, lengths, None, {})
     else:
         known = values_of(node, call, lengths)
