@@ -750,8 +750,11 @@ def _pack(draw: st.DrawFn, p: Plan) -> Plan | None:
     tokens = functools.partial(_tokens, ragged=ragged)
     dtype = p.specs[0].dtype
     lengths = None if p.is_stream else [len(tokens(x)) for x in p.elements(0)]
+    fits = lengths is None and draw(st.booleans())
 
     def elements(epoch: int) -> list[Tree]:
+        if fits:
+            return _fitted([tokens(x) for x in p.elements(epoch)], size, dtype)
         laid = [(value, owner) for owner, x in enumerate(p.elements(epoch)) for value in tokens(x)]
         rows = []
         for start in range(0, len(laid), size):
@@ -763,7 +766,23 @@ def _pack(draw: st.DrawFn, p: Plan) -> Plan | None:
         return rows
 
     sequences = p.dataset.map(tokens, element_spec=ArraySpec((None,), dtype))
-    return p.then(sequences.pack(size, lengths=lengths), elements)
+    return p.then(sequences.pack(size, lengths=lengths, fit="best" if fits else "next"), elements)
+
+
+def _fitted(sequences: list[Any], size: int, dtype: Any) -> list[Tree]:
+    """Rows of the longest pieces that still fit, when all wait at once."""
+    waiting = [each[start : start + size] for each in sequences for start in range(0, len(each), size)]
+    rows: list[Tree] = []
+    while waiting:
+        row: list[Any] = []
+        while fitting := [each for each in waiting if len(each) <= size - sum(map(len, row))]:
+            best = max(fitting, key=len)
+            row.append(best)
+            del waiting[next(place for place, each in enumerate(waiting) if each is best)]
+        rest = [0] * (size - sum(map(len, row)))
+        owners = np.repeat(np.arange(1, len(row) + 1), [len(each) for each in row])
+        rows.append((np.array([*np.concatenate(row), *rest], dtype), np.array([*owners, *rest], np.int32)))
+    return rows
 
 
 def _has_sequences(p: Plan) -> bool:

@@ -911,20 +911,21 @@ class Dataset(NoArray):
 
         `fit="best"` puts each sequence into the row that it leaves the least room in, and `"first"` into the first row
         that has room; each within its block, from the longest on or in order, whichever fills the first block better.
-        See D. S. Johnson, "Near-optimal bin packing algorithms" (1973).
+        See D. S. Johnson, "Near-optimal bin packing algorithms" (1973). Without `lengths`, `"best"` is for text that is
+        read once: 1,024 sequences wait, and a row takes the longest of them that still fits, until none does.
 
-        Random access: if `lengths` are given; else the result is a stream. Order: kept by `"next"`; elsewhere
-        that of the first sequence in each row. Memory: the sequences of the rows that are read; 16 bytes a sequence for
-        `"next"` without a shuffle; else 4 for lengths, which workers share, and in each worker some 12 a sequence of
-        the blocks that it keeps (four, or all where the order stays). `print(ds)` and the report say how full the rows
-        are.
+        Random access: if `lengths` are given; else the result is a stream. Order: kept by `"next"`; elsewhere that of
+        the first sequence in each row, or without `lengths` as sequences fit. Memory: the sequences of the rows that
+        are read, and those that wait; 16 bytes a sequence for `"next"` without a shuffle; else 4 for lengths, which
+        workers share, and in each worker some 12 a sequence of the blocks that it keeps (four, or all where the order
+        stays). `print(ds)` and the report say how full the rows are.
 
         Args:
             length: Tokens a row, at least 1; for parts of different lengths a tree like the element.
             lengths: The number of tokens of each element, `(n,)`; or the key or place of a leaf: an integer that says
                 it, which is then left out of the row, or a sequence, whose length it is, see `lengths()`; or a tree of
                 these, as `length` is one.
-            fit: Which row a sequence goes to. `"first"` and `"best"` need `lengths`.
+            fit: Which row a sequence goes to. `"first"` needs `lengths`.
             split: Whether a sequence that does not fit goes on in the next row; with `"first"` and `"best"` only one
                 that is longer than a row. False keeps sequences whole. One that is longer than a row is then an error
                 where its row is read, and `loader(on_error="skip")` leaves that row out; the log says how many there

@@ -419,7 +419,7 @@ def test_a_zip_of_datasets_in_one_order_is_packed_and_of_two_orders_is_refused()
     ("wrong", "text"),
     [
         (lambda ds: ds.pack(16, fit="worst"), r"pack\(fit='worst'\): it is 'next', 'first' or 'best'"),
-        (lambda ds: ds.pack(16, fit="best"), r"pack\(fit='best'\) looks for room in all rows, .* Give them, pack\("),
+        (lambda ds: ds.pack(16, fit="first"), r"pack\(fit='first'\) looks for room in all rows, .* Give them, pack\("),
         (
             lambda ds: ds.pack({"x": 3}, lengths={"x": LENGTHS}),
             r"no common place to be cut.*with lengths in the same tree",

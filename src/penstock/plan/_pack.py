@@ -4,8 +4,10 @@ Where the lengths of sequences are known, a row is arithmetic on their sums, or 
 (`_blocks.py`), and there is random access. Elsewhere the same rows come as a stream.
 """
 
+import bisect
 import itertools
 import math
+import sys
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -172,8 +174,15 @@ class Pack(_OfLengths):
     packs: Packs | None
     offsets: bool = False
     """Offsets say where sequences begin, in place of their numbers."""
+    waiting: int | None = None
+    """The sequences of a stream that wait for the row which they fit best; None if each goes on where it comes."""
 
     verb = "pack"
+
+    @property
+    def memory(self) -> Memory:
+        """With the sequences that wait, as far as their size is bounded."""
+        return super().memory._replace(sequence_nbytes=(self.waiting or 0) * self.source.spec.nbytes)
 
     @property
     def blocks(self) -> Packs | None:
@@ -184,7 +193,8 @@ class Pack(_OfLengths):
     def label(self) -> str:
         """As the user wrote it, without lengths."""
         sizes = self.sizes[0] if self.structure is None else self.structure.unflatten(self.sizes)
-        fit = f", fit={self.packs.fit!r}" if self.packs and self.packs.fit != "next" else ""
+        how = self.packs.fit if self.packs else "next" if self.waiting is None else "best"
+        fit = "" if how == "next" else f", fit={how!r}"
         positions = ", positions=True" if self.positions else ""
         offsets = ", offsets=True" if self.offsets else ""
         return f"pack({sizes}{fit}{'' if self.splits else ', split=False'}{positions}{offsets})"
@@ -194,6 +204,7 @@ class Pack(_OfLengths):
         facts = {"size": self.sizes[0], "splits": self.splits, "padding": str(self.padding_value)}
         more = {} if self.packs is None else self.packs.settings()
         more |= {name: True for name in ("positions", "offsets") if getattr(self, name)}
+        more |= {} if self.waiting is None else {"waiting": self.waiting}
         return {**facts, "drop_remainder": self.drop_remainder, "lengths": self._mark, **more}
 
     @property
@@ -375,33 +386,76 @@ class Pack(_OfLengths):
 
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """The rows of a stream, each when it is full."""
-        (row_size,) = self.sizes
-        row, filled, ends = self._empty(), 0, [0]
-        for number, leaves in enumerate(reader.inputs[0].sequence(epoch)):
+        arriving = self._arriving(reader.inputs[0].sequence(epoch))
+        return self._in_turn(arriving) if self.waiting is None else self._fitted(arriving, self.waiting)
+
+    def _arriving(self, elements: Elements) -> Iterator[tuple[int, Leaves]]:
+        """The sequences of a stream with their lengths."""
+        for number, leaves in enumerate(elements):
             sizes = {len(leaf) for leaf in leaves}
             if len(sizes) > 1:
                 raise ElementError(f"{self.label}: the sequences of element {number} have {sorted(sizes)} tokens.")
-            size, start = sizes.pop(), 0
-            if not self.splits and size > row_size:
+            size = sizes.pop()
+            if not self.splits and size > self.sizes[0]:
                 raise self._too_long(number, size)
-            if not self.splits and filled + size > row_size:
+            yield size, leaves
+
+    def _in_turn(self, arriving: Iterator[tuple[int, Leaves]]) -> Elements:
+        """Rows that each sequence goes to as it comes."""
+        (row_size,) = self.sizes
+        row, ends = self._empty(), [0]
+        for size, leaves in arriving:
+            start = 0
+            if not self.splits and ends[-1] + size > row_size:
                 yield self._ended(row, ends)
-                row, filled, ends = self._empty(), 0, [0]
+                row, ends = self._empty(), [0]
             while start < size:
-                count = min(size - start, row_size - filled)
-                for places, leaf in zip(row, leaves, strict=False):
-                    places[filled : filled + count] = leaf[start : start + count]
-                if not self.offsets:
-                    row[len(leaves)][filled : filled + count] = len(ends)
-                if self.positions:
-                    row[-1][filled : filled + count] = np.arange(count)
-                start, filled = start + count, filled + count
-                ends.append(filled)
-                if filled == row_size:
+                count = min(size - start, row_size - ends[-1])
+                self._add(row, ends, leaves, start, count)
+                start += count
+                if ends[-1] == row_size:
                     yield self._ended(row, ends)
-                    row, filled, ends = self._empty(), 0, [0]
-        if filled and not (self.drop_remainder and self.splits):
+                    row, ends = self._empty(), [0]
+        if ends[-1] and not (self.drop_remainder and self.splits):
             yield self._ended(row, ends)
+
+    def _fitted(self, arriving: Iterator[tuple[int, Leaves]], most: int) -> Elements:
+        """Rows of the longest sequences that still fit, of at most so many that wait; of equals, the first to come."""
+        (row_size,) = self.sizes
+        pieces = (
+            (min(row_size, size - start), [leaf[start : start + row_size].copy() for leaf in leaves])
+            for size, leaves in arriving
+            for start in range(0, size, row_size)
+        )
+        numbered = enumerate(pieces)
+        waiting: list[tuple[int, int]] = []
+        """Their lengths and numbers, ascending."""
+        held: dict[int, Leaves] = {}
+        while True:
+            row, ends = self._empty(), [0]
+            while True:
+                for number, (size, leaves) in itertools.islice(numbered, most - len(held)):
+                    bisect.insort(waiting, (size, number))
+                    held[number] = leaves
+                at = bisect.bisect_right(waiting, (row_size - ends[-1], sys.maxsize)) - 1
+                if at < 0:
+                    break
+                size, number = waiting.pop(bisect.bisect_left(waiting, (waiting[at][0], 0)))
+                self._add(row, ends, held.pop(number), 0, size)
+            if not ends[-1] or (self.drop_remainder and ends[-1] < row_size and not held):
+                return
+            yield self._ended(row, ends)
+
+    def _add(self, row: Leaves, ends: list[int], leaves: Leaves, start: int, count: int) -> None:
+        """Lays tokens of a sequence behind those of a row."""
+        filled = ends[-1]
+        for places, leaf in zip(row, leaves, strict=False):
+            places[filled : filled + count] = leaf[start : start + count]
+        if not self.offsets:
+            row[len(leaves)][filled : filled + count] = len(ends)
+        if self.positions:
+            row[-1][filled : filled + count] = np.arange(count)
+        ends.append(filled + count)
 
     def _ended(self, row: Leaves, ends: list[int]) -> Leaves:
         """A row whose sequences end there."""

@@ -1,7 +1,7 @@
 """The verbs that make batches of elements of several lengths, and `batch`."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from penstock.plan._pad import BucketByLength, Bucketed, PaddedBatch, Padding
 from penstock.plan._ragged import EndToEnd, RaggedBatch
 from penstock.verbs._asked import integer, integers, mapped, require_function, require_random
 from penstock.verbs._lengths import KnownLengths, lengths_of, without_count
+
+WAITING_COUNT: Final = 1024
+"""The sequences of a stream among which `pack(fit="best")` chooses. A constant, for rows depend on it."""
 
 
 def batch(
@@ -70,10 +73,10 @@ def pack(
             f"pack({length!r:.80}): parts of different lengths have no common place to be cut, so elements stay "
             "whole. Write pack(..., lengths={...}, split=False), with lengths in the same tree."
         )
-    if fit != "next" and lengths is None:
+    if fit == "first" and lengths is None:
         raise ArgumentError(
-            f"pack(fit={fit!r}) looks for room in all rows, by the lengths of all elements. Give them, "
-            "pack(..., lengths=[...]), or use fit='next'."
+            "pack(fit='first') looks for room in all rows, by the lengths of all elements. Give them, "
+            "pack(..., lengths=[...]); or use fit='best', which then chooses among those that wait."
         )
     plan, flat, packs = node, None, None
     if lengths is not None:
@@ -91,7 +94,8 @@ def pack(
         if not split:
             caution_long(f"pack({length})", known, sizes)
     options = bool(split), padding_value, bool(drop_remainder), bool(positions)
-    made = Pack(loosened(plan), flat, sizes, structure, *options, packs, bool(offsets))
+    waiting = WAITING_COUNT if fit == "best" and lengths is None else None
+    made = Pack(loosened(plan), flat, sizes, structure, *options, packs, bool(offsets), waiting)
     assert made.length is None or made.length >= 0  # refuses lengths that make too many rows
     if node.known_spec is not None:
         made.spec  # noqa: B018  # refuses what is wrong here
