@@ -98,9 +98,9 @@ def check(plan: Plan, phases: list[Any], *, pads: bool) -> None:
         group = count * size
         if isinstance(plan.dataset.length, int) and plan.dataset.length < group and not pads:
             continue  # refused
-        want = plan.elements(epoch)
+        want, length = plan.elements(epoch), plan.dataset.length  # which a cache learns when it is full
         if state is not None and len(want) - position < (1 if pads else group) and position:
-            if plan.dataset.length is None:
+            if length is None:
                 continue  # the end of the epoch is found when it is read
             epoch, position, want = epoch + 1, 0, plan.elements(epoch + 1)
         with contextlib.ExitStack() as stack:
@@ -136,6 +136,6 @@ def check(plan: Plan, phases: list[Any], *, pads: bool) -> None:
             place = json.loads(state)["epoch"], json.loads(state)["position"]
             is_over = len(want) - position < (1 if pads else group) and position > 0
             # The end of a stream of unknown length is known ahead at times, as after take().
-            if is_over and (isinstance(plan.dataset.length, int) or place != (epoch, position)):
+            if is_over and (isinstance(length, int) or place != (epoch, position)):
                 epoch, position = epoch + 1, 0
             assert place == (epoch, position)
