@@ -15,6 +15,9 @@ of the process, for batches of 256 shuffled rows on threads, after some batches 
 - `lengths`: what an interleave of so many inputs, each of another length, takes to deal 256 shuffled elements, the
   first time and later; and the memory that stays.
 - `learn`: how often the functions of so many maps are called until their specs are known.
+- `wide`: a CSV file of 200 rows and so many columns, converted before: made again, printed, a loader made, its first
+  batch of 32, and its report; and the `repr` of batches of an Arrow file compressed by LZ4.
+- `footers`: 30 Parquet files of 100 columns and 10 row groups, made a dataset of a first and a second time.
 - `slices`, `maps`: so many steps in a row: built, learnt, printed, pickled, and one batch of them; the processor time,
   or "fails" where it is an error.
 
@@ -41,9 +44,11 @@ draws of Philox, 2.5 us.
 import functools
 import itertools
 import pickle
+import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -164,6 +169,61 @@ def steps(count: int, verb: str, options: Options) -> Numbers:
     return {"ms": 1e3 * (time.process_time() - began_s)}
 
 
+def wide(count: int, options: Options) -> Numbers:
+    import pyarrow as pa
+    import pyarrow.feather
+
+    import penstock as ps
+
+    numbers: Numbers = {}
+
+    def timed(title: str, call: Callable[[], Any]) -> Any:
+        began_s = time.process_time()
+        made = call()
+        numbers[title] = 1e3 * (time.process_time() - began_s)
+        return made
+
+    with tempfile.TemporaryDirectory() as folder:
+        lines = [",".join(f"c{column}" for column in range(count))]
+        lines += [",".join(str(row + column) for column in range(count)) for row in range(200)]
+        path = Path(folder, "wide.csv")
+        path.write_text("\n".join(lines) + "\n")
+        assert ps.from_csv(path, cache_dir=folder).element_spec  # converts it
+        ds = timed("make ms", lambda: ps.from_csv(path, cache_dir=folder)).shuffle(seed=1).batch(32)
+        timed("repr ms", lambda: repr(ds))
+        with timed("loader ms", lambda: ds.loader(executor="threads")) as loader:
+            timed("batch ms", lambda: next(iter(loader)))
+            timed("report ms", lambda: str(loader.report()))
+        table = pa.table({f"c{column}": np.arange(200.0) for column in range(count)})
+        pyarrow.feather.write_feather(table, f"{folder}/wide.arrow", compression="lz4")
+        timed("arrow ms", lambda: repr(ps.from_arrow(f"{folder}/wide.arrow").batch(32)))
+    return numbers
+
+
+def footers(options: Options) -> Numbers:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    import penstock as ps
+
+    numbers: Numbers = {}
+    with tempfile.TemporaryDirectory() as folder:
+        table = pa.table({f"c{column}": np.arange(100.0) for column in range(100)})
+        paths = [f"{folder}/{number}.parquet" for number in range(30)]
+        for path in paths:
+            pq.write_table(table, path, row_group_size=10)
+        ps.from_parquet(paths[0], columns=["c0"])  # imports
+        for title in ("first", "second"):
+            began_s = time.process_time()
+            ds = ps.from_parquet(paths, columns=["c0"])
+            numbers[f"{title} ms a file"] = 1e3 * (time.process_time() - began_s) / len(paths)
+            began_s = time.process_time()
+            for start in range(0, len(ds), 10):
+                assert ds[start]["c0"] == start % 100
+            numbers[f"{title} ms a group"] = 1e3 * (time.process_time() - began_s) / (len(ds) // 10)
+    return numbers
+
+
 def _next(x: Any) -> Any:
     return x + 1
 
@@ -185,6 +245,9 @@ def _cases() -> dict[str, Callable[[Options], Numbers]]:
         made[f"lengths_{count}"] = functools.partial(interleave_of_many, count)
     for count in (4, 40):
         made[f"learn_{count}"] = functools.partial(learn, count)
+    for count in (100, 1000):
+        made[f"wide_{count}"] = functools.partial(wide, count)
+    made["footers"] = footers
     for verb in ("slices", "maps"):
         for count in (10, 100, 300, 1000):
             made[f"{verb}_{count}"] = functools.partial(steps, count, verb)
@@ -193,6 +256,10 @@ def _cases() -> dict[str, Callable[[Options], Numbers]]:
 
 def _growth(case: str, least: str, column: str) -> Callable[[Round], float]:
     return lambda round_: round_[case][column] / round_[least][column]
+
+
+def _second(round_: Round) -> float:
+    return round_["footers"]["second ms a file"] / round_["footers"]["first ms a file"]
 
 
 def _targets(options: Options) -> list[Target]:
@@ -214,6 +281,11 @@ def _targets(options: Options) -> list[Target]:
         Target("3,000 lengths / 30, first", _growth("lengths_3000", "lengths_30", "first ms"), at_most=100),
         Target("3,000 lengths / 30, later", _growth("lengths_3000", "lengths_30", "later ms"), at_most=3),
         Target("calls of 40 maps / 4", _growth("learn_40", "learn_4", "calls"), at_most=10),
+        *(
+            Target(f"{title} of 1,000 columns / 100", _growth("wide_1000", "wide_100", title), at_most=15)
+            for title in ("make ms", "repr ms", "loader ms", "batch ms", "report ms", "arrow ms")
+        ),
+        Target("footers of files, second / first", _second, at_most=0.7),
         Target("300 slices / 10", _growth("slices_300", "slices_10", "ms"), at_most=30),
         Target("1,000 slices / 10", _growth("slices_1000", "slices_10", "ms"), at_most=100),
         Target("300 maps / 10", _growth("maps_300", "maps_10", "ms"), at_most=30),

@@ -31,6 +31,21 @@ STEPS = {
 }
 
 
+LEARNT = """
+import penstock as ps
+
+ds = ps.range(10)
+for _ in range(1000):
+    ds = ds.map(lambda x: x + 1)
+assert ds.element_spec
+"""
+
+
+def test_the_spec_of_very_many_functions_is_found_before_anything_else_is_asked(fresh_python):
+    found = fresh_python(LEARNT)
+    assert found.returncode == 0, found.stderr[-3000:]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", STEPS)
 def test_a_plan_of_very_many_steps_runs(kind):

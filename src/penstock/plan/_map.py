@@ -44,6 +44,7 @@ from penstock.plan._node import (
     OneToOne,
     Randomness,
     Traits,
+    allow_depth,
     finite_length,
     upwards,
     walk,
@@ -115,6 +116,7 @@ def learn(plan: Node, status: WorkerStatus, *, takes_any: bool) -> dict[int, Lea
     Returns:
         The facts, by the step's number in the order of `walk`.
     """
+    allow_depth(plan)
     numbers = {id(node): number for number, node in enumerate(walk(plan))}
     found = {}
     firsts: dict[int, Leaves] = {}
