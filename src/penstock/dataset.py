@@ -149,6 +149,7 @@ class Dataset(NoArray):
     @property
     def element_spec(self) -> Tree:
         """The tree of `ArraySpec` of an element. May run a mapped function on element 0, once."""
+        allow_depth(self._node)
         try:
             return self._node.spec.tree
         except PenstockError as error:
