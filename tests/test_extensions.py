@@ -194,6 +194,15 @@ assert not hasattr(ds, "scale")
     assert "ps.from_digits(" in seen.stdout
 
 
+def test_a_pack_that_fails_is_told_and_leaves_the_rest_as_it_is(site: Path, caplog: pytest.LogCaptureFixture) -> None:
+    broken = "def register(add):\n    raise KeyError('x')\n"
+    installed(site, "digits_pack", {"penstock.packs": {"digits": "digits_pack:register"}}, digits_pack=broken)
+    assert not hasattr(ps.range(3), "scaled")
+    assert not hasattr(ps.range(3), "scaled_again")
+    told = [each.message for each in caplog.records]
+    assert told == ["The pack digits_pack:register of an installed package fails, and nothing of it is there."]
+
+
 def test_two_packages_with_one_name_are_an_error_that_names_both(digits: Path, site: Path) -> None:
     installed(site, "other", {"penstock.sources": {"from_digits": "other_format:from_digits"}})
     with pytest.raises(

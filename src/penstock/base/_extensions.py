@@ -35,6 +35,7 @@ installed. Nobody else's entry replaces it.
 
 import functools
 import importlib
+import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import module_from_spec, spec_from_file_location
@@ -42,6 +43,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.base._errors import ArgumentError
+
+_log = logging.getLogger("penstock")
 
 SOURCES: Final = "penstock.sources"
 OBJECTS: Final = "penstock.objects"
@@ -155,9 +158,7 @@ def _installed(group: str) -> Iterator[tuple[str, str]]:
     """Yields the name and value of each entry of other packages."""
     yield from ((each.name, each.value) for each in _entries(group))
     for each in _entries(PACKS):
-        brought: _Names = {}
-        each.load()(_adding(brought))
-        yield from brought.get(group, {}).items()
+        yield from _brought(each).get(group, {}).items()
 
 
 @functools.cache
@@ -166,3 +167,17 @@ def _entries(group: str) -> tuple[Any, ...]:
     from importlib.metadata import entry_points  # takes as long as all of this package, and is seldom needed
 
     return tuple(entry_points(group=group))
+
+
+@functools.cache
+def _brought(entry: Any) -> _Names:
+    """What a pack of another package brings; nothing if it fails to say so, which the log tells."""
+    brought: _Names = {}
+    try:
+        entry.load()(_adding(brought))
+    except Exception:  # of any type: it is another package's
+        _log.warning(
+            "The pack %s of an installed package fails, and nothing of it is there.", entry.value, exc_info=True
+        )
+        return {}
+    return brought
