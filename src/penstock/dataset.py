@@ -1605,11 +1605,12 @@ class Dataset(NoArray):
         Args:
             executor: `"processes"` for Python functions, which hold the GIL. `"threads"` for reads, and for
                 functions that release the GIL. `"inline"` runs without workers, on the caller's thread. `"auto"` takes
-                processes if the plan has a function that can travel to another process, else threads. Once `cache`
+                processes if the plan has a function that can travel to another process, else threads; a generator that
+                can travel is then read in one process of its own. Once `cache`
                 holds all results of those functions, `"auto"` goes on with threads. `"ray"` runs worker processes on
                 each node of a Ray cluster, and needs Ray (extra `ray`); see the page "Decode on a Ray cluster".
             workers: Number of threads or processes. `"auto"` is the number of CPUs that this process may use, and at
-                least eight threads if they wait for a server, as for Parquet files. Loaders of one process share one
+                least eight threads if they wait for a server, as for files behind URLs. Loaders of one process share one
                 pool of worker processes, as large as the largest request. On Ray it is the number for each node, and
                 `"auto"` takes the CPUs that are free there.
             prefetch: Batches that are ready or being filled while you work on one. There are `prefetch + 2`

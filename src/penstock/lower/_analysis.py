@@ -64,21 +64,21 @@ class Analysis:
     traits: Traits
     """What holds for one of the steps at least."""
     waits: bool
-    """Workers wait for a server, because nobody requests what they will read."""
+    """A step waits for a server, and nothing requests its reads ahead."""
     reads_spans: bool
-    """It is the steps above a stream, whose elements units read from spans."""
+    """The plan is the steps above a stream: its units read elements from spans."""
     is_cached: bool
 
     @property
     def batch_size(self) -> int:
-        """The number of elements in a batch; of the only one, if it is short. 1 if it is unknown."""
+        """Elements in a full batch, or in the only batch if that is short. 1 if unknown."""
         short = [each.remainder for each in self.steps if isinstance(each, Batch) and each.length == 1]
         size = self.plan.batch_size or 1
         return min([size, *(rows for rows in short if rows)])
 
     @property
     def spreads(self) -> list[float]:
-        """The elements among which steps take those that follow each other; none for a plan that is read in order."""
+        """How far apart in their inputs steps take neighbours, see `Node.spread`. Empty if all read in order."""
         return [each.spread for each in self.steps if each.spread > 1]
 
     @property

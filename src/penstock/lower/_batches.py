@@ -74,7 +74,7 @@ class Announcements:
         """Nothing is announced any more."""
         self._last: Position = (0, 0)
         self._count = 0
-        """Batches after the one that is made next that are announced; and the last of them."""
+        """How many batches after the next one are announced; `_last` is the last of them."""
 
     def after(self, position: Position) -> tuple[int, int, int]:
         """Returns `(epoch, index)` of the first batch after a position to announce, and a count. Positions follow."""

@@ -2,10 +2,11 @@
 
 A program is a plan that is ready to run. A unit is rows `[start, stop)` of one batch. Its result is a pure function of
 the program and the integers in the unit. So a unit can run in any worker, in any order, and again after a failure.
-Units of a stream that one worker reads in order are the exception: each continues where the one before it stopped.
+Units of a stream run in order on one worker, each where the one before it stopped. One can run again, too: the worker
+starts the epoch anew and skips.
 
-There are two: `ParallelProgram` for plans with random access and for steps above a stream, and `FeedProgram` for
-streams that one worker reads in order.
+There are three: `ParallelProgram` for plans with random access and for steps above a stream, `FeedProgram` for streams
+that one worker reads in order, and `PartProgram` for parts of sources that are decoded ahead.
 """
 
 import math

@@ -65,8 +65,8 @@ class StreamStages:
     """The steps that one worker runs."""
     stages: tuple[Stage, ...]
     batch_size: int | None
-    """If workers have nothing to do side by side, the elements of a batch that the one worker fills; 0 without batches.
-    """
+    """The size of the batches that the one worker fills itself; 0 if elements are delivered without batches; None if
+    workers run steps above."""
     gives_cursor: bool
     """States hold how far a filter got in an input that it reads by index."""
     batch_count: int

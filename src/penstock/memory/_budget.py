@@ -18,7 +18,7 @@ WORKER_NBYTES = 45 * MIB
 LEAST_SLOTS: Final = 3
 """Those of `prefetch=1`."""
 ALIGNMENT_NBYTES: Final = 4096
-"""What leaves may take in a slot beside their bytes."""
+"""An allowance for alignment in a slot."""
 _LIMITS: Final = {
     errno.ENOMEM: "",
     errno.ENOSPC: "",

@@ -111,14 +111,14 @@ class Node(ABC):
     keeps_neighbours: bool = False
     """Neighbouring elements are neighbours in each input, in the same order."""
     takes_any_shape: bool = False
-    """Elements of an input may have other shapes, one than the other."""
+    """Elements of one input may differ in shape."""
     treats_leaves_alike: bool = False
-    """Elements of some of the leaves are those leaves of its elements, and come from those of the inputs alone."""
+    """To choose leaves before this step or after it gives the same elements."""
     is_pointwise: bool = False
     """Element `i` is made of element `i` of each input and of nothing else: not of `i`, the epoch, or neighbours."""
     redraws: bool = False
-    """Which elements of the inputs an element needs differs from epoch to epoch, or if some of them fail. So the order
-    differs, unless `randomness` says otherwise."""
+    """Which elements of the inputs an element takes depends on the epoch, or on which of them fail. So the order changes,
+    unless `randomness` says otherwise."""
     takes_each_once: bool = False
     """In an epoch each element of each input goes into one element, and into no other."""
     notes_inputs: bool = False

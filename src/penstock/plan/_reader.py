@@ -228,11 +228,11 @@ class Reader:
             self.inputs.append(reader)
         self.source: Any = None if node.opens is None else sources[node.opens]
         self.stage: Callable[[int, int], Elements] | None = None
-        """Yields the elements of an epoch from one on, if workers make them in parallel."""
+        """`stage(epoch, start)` yields elements from `start` on, where workers make them ahead."""
         self.consumed: int = -1
         """For a sequence that can start in the middle: how far its input was read for the last element."""
         self.origin: tuple[int, int] = (0, 0)
-        """An element, and what `consumed` was before it: where such a sequence starts."""
+        """`(element, consumed)`: where such a sequence starts; `(0, 0)` is the beginning."""
         self._memo: dict[str, Any] = {}
 
     def over(self, node: Node) -> "Reader":

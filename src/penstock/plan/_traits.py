@@ -23,7 +23,7 @@ class Traits(NamedTuple):
     is_hidden: bool = False
     """It is a part of the step after it, and the user did not write it."""
     runs_code: bool = False
-    """To read it in order runs code of the user's that no worker runs side by side."""
+    """To read it in order runs the user's code, which workers cannot share."""
 
     @classmethod
     def any_of(cls, several: Iterable["Traits"]) -> "Traits":

@@ -1,4 +1,6 @@
-"""Delivery of plans that only move bytes: native threads fill the slots, and no other Python thread runs.
+"""Delivery of plans that only move bytes: native threads fill the slots.
+
+No other Python thread runs, but those that decode parts of tables (`run/parts/_tables.py`).
 
 The consumer's thread does the rest, within `take`. It computes the indices of a block of batches (`lower/_copies.py`),
 submits a job for each free slot, waits for the job of its batch in native code, and hands the slot out.

@@ -1,9 +1,14 @@
 """The one door from a plan to what runs it: `arrange`.
 
-Its order: rewrite the plan; divide a stream into stages; of each choose the workers, by arithmetic, let them find
-what functions return, the only place where one runs before the first batch, and choose again with what that told;
-make programs; pack what travels; add up memory; open sources. What comes out is a value. Another plan, such as the
-rest of an epoch with other batches, is another arrangement.
+Its order:
+
+1. `lower` rewrites the plan, and a stream is divided.
+2. Workers are chosen, by arithmetic. They find what functions return: the only place where one runs before the first
+   batch. With what that told they are chosen again.
+3. Programs are made, and what travels is packed.
+4. Memory is added up, and sources are opened.
+
+What comes out is a value. Another plan, such as the rest of an epoch with other batches, is another arrangement.
 """
 
 import math
@@ -57,7 +62,7 @@ class StreamFiller:
 
     @property
     def slot_count(self) -> int:
-        """Spans."""
+        """The number of spans."""
         return self.program.layout.slot_count
 
 
@@ -71,7 +76,7 @@ class PartFiller:
 
     @property
     def slot_count(self) -> int:
-        """One for each that is being decoded, and one more."""
+        """One slot for each part that is being decoded, and one more."""
         return self.crew.worker_count + 1
 
 
@@ -109,7 +114,7 @@ class Filler:
             yield self.parts
 
     def batch_programs(self) -> list[ParallelProgram]:
-        """The programs of this and those below, but those that fill spans and open their sources themselves."""
+        """The programs that fill batches, here and in stages. Those that fill spans open their own sources."""
         return [each.program for each in self.all() if isinstance(each, Filler)]
 
     @property
@@ -121,7 +126,7 @@ class Filler:
 
     @property
     def busiest(self) -> Crew:
-        """What runs the functions. In a stream it may be what makes a stage."""
+        """The workers that run functions: the first that are processes, here or in a stage; else these."""
         inner = [stage.busiest for stage in self.stream.stages.values()] if self.stream is not None else []
         return next((each for each in (self.crew, *inner) if each.reach == "process"), self.crew)
 
@@ -288,10 +293,12 @@ def arrange(
         made = Arrangement(facts, top, top.program, options, share, gives_cursor, quarantine, arranger.probes)
         limit, process_count = options.memory_limit, top.process_count
         made = _limited(made, limit, process_count)
-        if top.parts is not None and made.budget.source_share(limit, process_count) < 1:  # decoding ahead takes more
+        if (
+            top.parts is not None and made.budget.source_share(limit, process_count) < 1
+        ):  # decoding ahead needs more room than there is
             without = _limited(replace(made, top=replace(top, parts=None)), limit, process_count)
             if without.budget.source_share(limit, process_count) < 1:
-                made = _limited(made, limit, process_count)  # then it is refused by the smaller sum
+                made = _limited(made, limit, process_count)  # neither fits: the error names this sum
             else:
                 leave([top.parts.crew])
                 made = without
@@ -310,7 +317,7 @@ def arrange(
 
 
 def _limited(made: Arrangement, limit: int | None, process_count: int) -> Arrangement:
-    """An arrangement whose sources get what a limit leaves them, as far as that helps."""
+    """The same arrangement, with as much memory for sources as the limit leaves."""
     if limit is None:
         return made
     share = 1.0
