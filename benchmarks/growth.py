@@ -21,24 +21,37 @@ of the process, for batches of 256 shuffled rows on threads, after some batches 
 - `slices`, `maps`: so many steps in a row: built, learnt, printed, pickled, and one batch of them; the processor time,
   or "fails" where it is an error.
 
-Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, 2026-11-28, one
-round with `--quick`, while others used the machine. CPU us a batch:
+Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, 2026-11-28,
+while others used the machine. CPU us a batch; `files` and `interleaved` of three rounds, the others of one with
+`--quick`:
 
-    files          1: 87     100: 233     1,000: 756    3,000: 1,020   longest next 1.1, 1.7, 8.7, 16.6 ms
-    interleaved                           1,000: 613
+    files          1: 59 (54 to 67)   100: 151 (123 to 155)   1,000: 516 (511 to 518)   3,000: 749 (724 to 770)
+    interleaved                                               1,000: 551 (546 to 592)
+    longest next   7, 6, 14 and 44 ms, of which most is the wait for a core: 1.1, 1.7, 8.7, 16.6 at a quieter time
     columns        1: 45     100: 865     1,000: 8,834
     mix, shuffled  10,000: 844   1,000,000: 2,025   100,000,000: 2,138   a shuffled range: 188   in order: 468
 
     length of a mix       0.012 ms of 3 inputs, 0.010 of 300; a block of 1,000 inputs 0.44 ms
     interleave            0.24 ms of 30 lengths at first and 0.06 later; of 3,000: 2.0 and 0.13
     calls of functions    4 maps: 4; 40 maps: 40
-    slices                10: 6 ms   100: 13   300: 74
-    maps                  10: 10 ms  100: 69   300: 341
 
-Missed: 1,000 files were to cost at most three times one file. A batch of 256 rows needs some 226 of them, and one
-`stat` each tells whether a file was shortened; a loop over NumPy memmaps, which asks nothing, takes 673 us. A shuffled
-mix was to cost twice a shuffled range. Each of its rows lies in another block, and the order of a block needs 1,024
-draws of Philox, 2.5 us.
+CPU ms, three rounds, medians:
+
+    slices                10: 5.5   100: 16   300: 58    1,000: 369
+    maps                  10: 7.6   100: 36   300: 127   1,000: 567
+    wide, columns         made again     repr           loader         first batch    report         repr of Arrow
+        100               3.1            1.1            4.5            12             1.3            8
+        1,000             21             7.4            18             79             2.1            49
+        times (spread)    6.9 (6 to 7.5) 7 (6.7 to 7.1) 3.8 (3.6 to 4) 6.9 (6.7 to 7) 1.7 (1.5 to 2) 6.2 (3.9 to 6.7)
+    footers, a file       2.3 the first time, 0.8 the second: 0.42 (0.20 to 0.47)
+
+Missed: 1,000 files cost 8.8 times one file (7.6 to 9.6), and three times was wanted. A batch of 256 rows needs some 226
+of them. One `stat` each, after the copy, tells whether a file was shortened, because then the kernel gives zeros for
+the rest of its last page. One `stat` takes 1.35 us by name, and 0.43 of an open file, of which there are 128 at most:
+some 270 us of the 516. Less often, zeros would reach a batch; and by this estimate 1,000 files would still cost four
+times one file. A loop over NumPy memmaps, which asks nothing, took 673 us in an earlier run. A shuffled mix was to cost
+twice a shuffled range. Each of its rows lies in another block, and the order of a block needs 1,024 draws of Philox,
+2.5 us.
 """
 
 import functools
