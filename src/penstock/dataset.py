@@ -1610,9 +1610,9 @@ class Dataset(NoArray):
                 holds all results of those functions, `"auto"` goes on with threads. `"ray"` runs worker processes on
                 each node of a Ray cluster, and needs Ray (extra `ray`); see the page "Decode on a Ray cluster".
             workers: Number of threads or processes. `"auto"` is the number of CPUs that this process may use, and at
-                least eight threads if they wait for a server, as for files behind URLs. Loaders of one process share one
-                pool of worker processes, as large as the largest request. On Ray it is the number for each node, and
-                `"auto"` takes the CPUs that are free there.
+                least eight threads if they wait for a server, as for files behind URLs. Loaders of one process share
+                one pool of worker processes, as large as the largest request. On Ray it is the number for each node,
+                and `"auto"` takes the CPUs that are free there.
             prefetch: Batches that are ready or being filled while you work on one. There are `prefetch + 2`
                 slots.
             memory_limit: Limit in bytes for `projected_nbytes`. With worker processes, the overhead counts too: 48 MiB,

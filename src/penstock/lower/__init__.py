@@ -17,9 +17,9 @@ The way of a plan into a loader:
 5. Parts of sources (row groups, chunks) that several units need are decoded ahead by workers (`PartProgram`,
    `_parts.py`) into memory that all read. `run/parts/_plan.py` decides which are decoded next, and which are dropped.
 
-If the copy engine was compiled, a plan on threads that only moves bytes has no units and no executor. The consumer computes which rows go where, for
-many batches at once (`_copies.py`), and submits whole batches to the threads of the copy engine
-(`run/_copy_delivery.py`, `native/`). No other Python thread runs, but those that decode parts of tables.
+If the copy engine was compiled, a plan on threads that only moves bytes has no units and no executor. The consumer
+computes which rows go where, for many batches at once (`_copies.py`), and submits whole batches to the threads of the
+copy engine (`run/_copy_delivery.py`, `native/`). No other Python thread runs, but those that decode parts of tables.
 
 The result of a unit is a pure function of the program and the integers in the unit. Failures are handled by that alone:
 
@@ -29,7 +29,7 @@ The result of a unit is a pure function of the program and the integers in the u
   and skips; the batch is the same if the stream is.
 - The third worker in a row dies of the same unit, or the second in a row makes no progress on it. The loader raises a
   `WorkerError` or a `DeadlineError` that names the elements. With `on_error="replace"` or `"skip"` the unit is cut down
-  to the one element that kills workers, which is then set aside like any element that fails (`run/pool/_crashes.py`). Units of the reader of a stream are not
-  cut down, for the elements after that are unknown: the loader raises.
+  to the one element that kills workers, which is then set aside like any element that fails (`run/pool/_crashes.py`).
+  Units of the reader of a stream are not cut down, for the elements after that are unknown: the loader raises.
 - A thread cannot be killed. Past `timeout_s` the loader raises a `DeadlineError` at once.
 """

@@ -117,8 +117,8 @@ class Node(ABC):
     is_pointwise: bool = False
     """Element `i` is made of element `i` of each input and of nothing else: not of `i`, the epoch, or neighbours."""
     redraws: bool = False
-    """Which elements of the inputs an element takes depends on the epoch, or on which of them fail. So the order changes,
-    unless `randomness` says otherwise."""
+    """Which elements of the inputs an element takes depends on the epoch, or on which of them fail. So the order
+    changes, unless `randomness` says otherwise."""
     takes_each_once: bool = False
     """In an epoch each element of each input goes into one element, and into no other."""
     notes_inputs: bool = False

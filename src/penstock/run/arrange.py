@@ -293,9 +293,7 @@ def arrange(
         made = Arrangement(facts, top, top.program, options, share, gives_cursor, quarantine, arranger.probes)
         limit, process_count = options.memory_limit, top.process_count
         made = _limited(made, limit, process_count)
-        if (
-            top.parts is not None and made.budget.source_share(limit, process_count) < 1
-        ):  # decoding ahead needs more room than there is
+        if top.parts is not None and made.budget.source_share(limit, process_count) < 1:  # ahead needs more room
             without = _limited(replace(made, top=replace(top, parts=None)), limit, process_count)
             if without.budget.source_share(limit, process_count) < 1:
                 made = _limited(made, limit, process_count)  # neither fits: the error names this sum

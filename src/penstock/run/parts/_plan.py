@@ -4,8 +4,8 @@ This is a state machine without threads, locks, clocks or waits. Its events are 
 wants (`want`), a batch begins and ends, a part is decoded, the order begins anew. Its decisions are what `loads`
 returns, the parts that it drops (`dropped`), and whether the next batch may begin (`is_ready`).
 
-When a batch begins, each of its parts is in memory, or nobody decodes it. A part is there until the last batch that began
-with it has ended. The units of the batch decode the other parts *alone*, each for itself. That is so for a part
+When a batch begins, each of its parts is in memory, or nobody decodes it. A part is there until the last batch that
+began with it has ended. The units of the batch decode the other parts *alone*, each for itself. That is so for a part
 
 - that one unit alone wants, as far as can be seen, so that nobody would share it, unless there is room for all parts,
 - that is larger than the room, or whose decoding failed: the unit then says so in the name of its element,
