@@ -11,8 +11,7 @@ from penstock.base._arguments import as_int, needs
 from penstock.base._errors import ArgumentError
 
 with needs("penstock.audio.Spectrogram", "soundfile", "soxr", "scipy"):
-    from scipy.signal import ShortTimeFFT
-    from scipy.signal.windows import hann
+    import scipy
 
 
 @final
@@ -70,7 +69,8 @@ class Spectrogram:
 
     @cached_property
     def _transform(self) -> Any:
-        return ShortTimeFFT(hann(self.size, sym=False), self.hop, fs=1.0, phase_shift=None)
+        signal = scipy.signal  # imported now, in half a second, which those who only decode need not wait
+        return signal.ShortTimeFFT(signal.windows.hann(self.size, sym=False), self.hop, fs=1.0, phase_shift=None)
 
     @cached_property
     def _weights(self) -> npt.NDArray[np.float64]:
