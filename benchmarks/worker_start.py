@@ -34,8 +34,8 @@ On 2026-11-28, a busy machine (load 11), six rounds in turn with imports, two wo
 this process 300 (287 to 485), its workers together 528 (465 to 569), and 751 (700 to 1,053) before workers stopped
 importing the verbs; a pool of `multiprocessing` that spawns two workers, each with NumPy, 132 (114 to 151) and 310 (272
 to 350). By the clock, the first batch came after 1.0 to 1.9 s, 1.2 to 2.8 s before, and 0.8 to 1.3 s of the pool: 1.2
-times the pool (1.0 to 1.9). Wanted: 0.5 s where the pool takes 0.34 to 0.40, which is 1.25 to 1.5 times. What is left is
-two imports in a row, of 250 ms here and 190 ms in a worker; 18 ms are not imports.
+times the pool (1.0 to 1.9). Wanted: 0.5 s where the pool takes 0.34 to 0.40, which is 1.25 to 1.5 times. What is left
+are two imports in a row, of 250 ms here and 190 ms in a worker; 18 ms are not imports.
 
 Not shown: functions whose modules take long to import; memory of the contenders.
 """
