@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import io
+import math
 import multiprocessing
 import os
 import subprocess
@@ -26,15 +27,16 @@ from _resize_torch import RankGenerators, as_arrays, divided, ranks_of
 _LANCE_SPLITS = 48
 
 
-def _with_draw(batch: Any) -> list[tuple[int, float]]:
-    import torch
-
-    numbers = batch.column("number").to_pylist()
-    return [(number, float(torch.rand((), dtype=torch.float64))) for number in numbers]
+def _numbers(batch: Any) -> list[int]:
+    found: list[int] = batch.column("number").to_pylist()
+    return found
 
 
 def _lancedb(job: str, phase: Phase, state: Any) -> Ranks:
-    """Its guide on resuming: StreamingDataset with many splits, StreamingDataLoader, and `merge_state_dicts`."""
+    """Its guide on resuming: StreamingDataset with many splits, StreamingDataLoader, and `merge_state_dicts`.
+
+    A state is taken where every worker has given as many rows of its splits, so a step is a batch of each worker.
+    """
     import lancedb
     import pyarrow as pa
     from lancedb.streaming import StreamingDataLoader, StreamingDataset
@@ -45,6 +47,7 @@ def _lancedb(job: str, phase: Phase, state: Any) -> Ranks:
     table = db.open_table("numbers")
     multiprocessing.set_forkserver_preload(["lancedb.streaming", "_resize_formats"])  # its workers may not be forked
     datasets, loaders = [], []
+    parts = math.lcm(phase.micro, max(phase.workers, 1))
     merged = StreamingDataset.merge_state_dicts(state) if state is not None else None
     for rank in range(phase.ranks):
         dataset = StreamingDataset(
@@ -53,8 +56,7 @@ def _lancedb(job: str, phase: Phase, state: Any) -> Ranks:
             shuffle_seed=SEED,
             rank=rank,
             world_size=phase.ranks,
-            transform=_with_draw,
-            transform_parallelism=1,
+            transform=_numbers,
             read_batch_size=32,
             io_queue_depth=1,
         )
@@ -62,18 +64,21 @@ def _lancedb(job: str, phase: Phase, state: Any) -> Ranks:
             dataset.load_state_dict(merged)
         datasets.append(dataset)
         options: dict[str, Any] = {"multiprocessing_context": "forkserver"} if phase.workers else {}
-        loaders.append(
-            StreamingDataLoader(
-                dataset, batch_size=divided(phase), num_workers=phase.workers, collate_fn=as_arrays, **options
-            )
+        loader = StreamingDataLoader(
+            dataset,
+            batch_size=phase.batch // (phase.ranks * parts),
+            num_workers=phase.workers,
+            collate_fn=_drawn,
+            **options,
         )
+        loaders.append(loader)
     return ranks_of(
         phase,
         RankGenerators(phase.ranks),
         loaders,
         lambda: [each.state_dict() for each in datasets],
         recorded(job),
-        phase.micro,
+        parts,
     )
 
 
@@ -138,6 +143,14 @@ def _litdata(job: str, phase: Phase, state: Any) -> Ranks:
 _rank = threading.local()
 
 
+def _numbers_of(elements: list[dict[str, Any]]) -> tuple[Array]:
+    return (np.array([int(each["number"]) for each in elements]),)
+
+
+def _drawn_of(elements: list[dict[str, Any]]) -> tuple[Array, Array]:
+    return _drawn(_numbers_of(elements)[0].tolist())
+
+
 def _streaming(job: str, phase: Phase, state: Any) -> Ranks:
     """Its guide on fast resumption: StreamingDataset and StreamingDataLoader, the state of rank 0 on all ranks.
 
@@ -145,11 +158,13 @@ def _streaming(job: str, phase: Phase, state: Any) -> Ranks:
     """
     import streaming.base.dataset
     import streaming.base.shared.prefix
+    import torch
     from streaming import MDSWriter, StreamingDataLoader, StreamingDataset
     from streaming.base import distributed
     from streaming.base.util import clean_stale_shared_memory
 
     clean_stale_shared_memory()
+    generators = RankGenerators(phase.ranks)
     folder = bench_dir() / "resize-mds"
     if not (folder / "index.json").exists():
         with MDSWriter(out=str(folder), columns={"number": "int64"}) as out:
@@ -179,7 +194,8 @@ def _streaming(job: str, phase: Phase, state: Any) -> Ranks:
             dataset,
             batch_size=divided(phase),
             num_workers=phase.workers,
-            collate_fn=lambda elements: _drawn([each["number"] for each in elements]),
+            collate_fn=_drawn_of if phase.workers else _numbers_of,
+            generator=torch.Generator().manual_seed(SEED + _rank.value),
             drop_last=True,
         )
         if state is not None:
@@ -203,7 +219,12 @@ def _streaming(job: str, phase: Phase, state: Any) -> Ranks:
                 firsts[rank] = None, batches
             else:
                 found.append(threads[rank].submit(next, batches).result())
-        return found
+        # Threads share torch's generator, so that ranks without workers draw here, in turn.
+        return (
+            found
+            if phase.workers
+            else [generators.within(rank, lambda each=each: _drawn(each[0].tolist())) for each in found]
+        )
 
     return Ranks(
         [lambda rank=rank: part(rank) for rank in range(phase.ranks)],

@@ -248,7 +248,9 @@ def _torchtitan(job: str, phase: Phase, state: Any) -> Ranks:
         pass
 
     if state is not None and state["ranks"] != phase.ranks:
-        raise NotOfferedError("dp_degree is inconsistent before and after checkpoint, resharding is not supported yet")
+        raise NotOfferedError(
+            "dp_degree is inconsistent before and after checkpoint, dataloader resharding is not supported yet"
+        )
     _require_same_ranks(state, phase)
     weights = np.array(WEIGHTS[0]) / sum(WEIGHTS[0])
     loaders = []
