@@ -414,6 +414,25 @@ def test_types_of_values_are_no_such_list(source):
     assert lists_of({"Shuffle", "Slice"}, source) == []
 
 
+def questions_for(classes: set[str], source: str) -> int:
+    """How many times code asks whether something is of one of these classes."""
+    return sum(
+        isinstance(each, ast.Call) and ast.unparse(each.func) == "isinstance" and ast.unparse(each.args[1]) in classes
+        for each in ast.walk(ast.parse(source))
+    )
+
+
+# Those that are left need what one class alone has: the size of a batch, the function of a `map`, the data of a source.
+MOST_QUESTIONS = 67
+
+
+def test_rewrites_ask_for_facts_of_nodes_and_seldom_for_their_classes():
+    classes = node_classes()
+    assert questions_for(classes, "isinstance(a, Map) and isinstance(a, int) and isinstance(b.source, Filter)") == 2
+    found = sum(questions_for(classes, path.read_text()) for path in (SRC / "penstock" / "lower").glob("*.py"))
+    assert found <= MOST_QUESTIONS, "let the node declare a fact, and ask for that"
+
+
 def test_the_type_checker_skips_every_library_whether_or_not_it_is_installed():
     """Else the check passes on one machine and fails on another, by what is installed there."""
     mypy = tomllib.loads((SRC.parent / "pyproject.toml").read_text())["tool"]["mypy"]

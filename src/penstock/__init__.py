@@ -11,7 +11,7 @@ A map of the package. Imports run downwards. The core is what one must know:
     dataset.py      the handle: a method for each verb
     verbs/          the longer parts of verbs
     loader.py       a dataset being run
-    run/            arrange.py, the one door from a plan to what runs it; delivery, executors, the pool of processes
+    run/            _arrange.py, the one door from a plan to what runs it; delivery, executors, the pool of processes
     lower/          from a plan to a program of units
     sources/        arrays in memory and in files, generators, the element cache
     report/         counters and reports

@@ -46,6 +46,7 @@ from penstock.report._lanes import Lane
 from penstock.report._memory import Peak, mapped_nbytes, page_cache_nbytes
 from penstock.report._report import Report
 from penstock.run._agreement import require_agreement
+from penstock.run._arrange import Arrangement, arrange
 from penstock.run._consumer import CLOSED, END_OF_EPOCH, STARTED_ELSEWHERE, DeliveryBase
 from penstock.run._cpus import usable_cpu_count
 from penstock.run._file_watch import FileWatch
@@ -56,7 +57,6 @@ from penstock.run._quarantine import Quarantine
 from penstock.run._shutdown import watch
 from penstock.run._start import start
 from penstock.run._state import BATCH_LIMIT, RESIZE_NEEDS, SavedPlace, used
-from penstock.run.arrange import Arrangement, arrange
 
 _log = logging.getLogger("penstock")
 

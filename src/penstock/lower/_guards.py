@@ -16,7 +16,6 @@ from penstock.plan._rewritten import over
 from penstock.plan._tolerate import (
     CheckedElement,
     CheckedGroup,
-    FailureFilter,
     LeftOut,
     OfPairs,
     Remaining,
@@ -192,7 +191,7 @@ class _Guarding:
             made = over(node.source, (self.guarded(node.maker.source, None),))
             return over(node, (made,), is_tolerated=True)
         verdicts = node.inputs[0] if node.inputs else node
-        if isinstance(verdicts, Map) and verdicts.verdict is not None:
+        if verdicts.verdict is not None:
             (source,) = verdicts.inputs
             checked = self._checked(self._lifted(verdicts, self._below(self._within(source, False, False))))
             return over(node, (checked if isinstance(node, Filter) else Filter(checked),))
@@ -241,7 +240,5 @@ def _gives_groups(node: Node) -> bool:
 
 def _can_fail(node: Node) -> bool:
     """Whether a source or a computation is not covered by a guard."""
-    unguarded = walk(node, lambda each: () if isinstance(each, FailureFilter) else each.inputs)
-    return any(
-        (each.traits.is_cpu_bound or not each.inputs) and not isinstance(each, FailureFilter) for each in unguarded
-    )
+    unguarded = walk(node, lambda each: () if each.is_guard else each.inputs)
+    return any((each.traits.is_cpu_bound or not each.inputs) and not each.is_guard for each in unguarded)

@@ -21,11 +21,11 @@ from penstock.base._random import seeded_globals
 from penstock.memory._rows import Indices
 from penstock.plan._batch import Batching, Unbatch
 from penstock.plan._cache import Cache, CompleteCache
-from penstock.plan._combine import Merged, Zip
-from penstock.plan._fields import Fields, Pairs, named
+from penstock.plan._combine import Zip
+from penstock.plan._fields import Fields
 from penstock.plan._index import MovedRows, StandIn, sliced
 from penstock.plan._map import Map, Memo
-from penstock.plan._node import Length, Node, Reorder, walk
+from penstock.plan._node import Length, Node, Pairs, Reorder, walk
 from penstock.plan._own_rows import OwnRows
 from penstock.plan._reader import OpenSources, Reader
 from penstock.plan._rewritten import over, rewritten
@@ -137,40 +137,16 @@ def with_rows(plan: Node) -> Node:
 
 def _narrow(node: Node, pairs: Pairs) -> Node:
     """A plan of some values of the elements of a plan, under their new names and in this order."""
-    if isinstance(node, Fields):
-        old = {new: old for old, new in node.all_pairs}
-        return _narrow(node.source, tuple((old[name], new) for name, new in pairs))
     if node.treats_leaves_alike:
         return over(node, tuple(_narrow(each, pairs) for each in node.inputs))
-    if isinstance(node, Zip) and (found := _zip_of(node, pairs)) is not None:
+    found = node.narrowed(pairs, _narrow)
+    # Inputs that are left out may end sooner, or count among those whose functions draw numbers.
+    if found is not None and (found.length, found.randomness) == (node.length, node.randomness):
         return found
-    if isinstance(node, Merged) and (merged := _merged_of(node, pairs)) is not None:
-        return merged
     if isinstance(node, SourceNode) and (data := node.data.selected([old for old, _ in pairs])) is not None:
         node = replace(node, data=data)
     whole = tuple((name, name) for name in node.spec.tree)
     return node if whole == pairs else Fields(node, "select", pairs, keeps_others=False)
-
-
-def _merged_of(node: Merged, pairs: Pairs) -> Node | None:
-    """Some of the values of merged dicts; None if others would change numbers or the length, as for `zip`."""
-    parts = [(each, tuple(pair for pair in pairs if pair[0] in each.spec.tree)) for each in node.sources]
-    made = replace(node, sources=tuple(_narrow(each, mine) for each, mine in parts if mine))
-    if made.length != node.length or made.randomness != node.randomness:
-        return None
-    wanted = [new for _, new in pairs]
-    in_order = [new for _, mine in parts for _, new in mine] == wanted
-    return made if in_order else named(made, wanted)
-
-
-def _zip_of(node: Zip, pairs: Pairs) -> Zip | None:
-    """`zip` of some of its datasets; None if others would change the numbers that functions draw, or the length."""
-    numbers: _tree.Tree = node.structure.unflatten(range(len(node.sources)))
-    if not isinstance(numbers, dict):
-        return None
-    chosen, structure = _tree.flatten({new: numbers[old] for old, new in pairs})
-    made = Zip(tuple(node.sources[number] for number in chosen), structure)
-    return made if made.length == node.length and made.randomness == node.randomness else None
 
 
 MOST_ELEMENTS: Final = 1 << 23

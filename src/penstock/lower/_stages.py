@@ -11,12 +11,10 @@ from typing import Final, final
 
 from penstock.lower._rewrite import cut, needed, uses
 from penstock.plan._batch import Batch, Bundle, is_object
-from penstock.plan._combine import Interleave
 from penstock.plan._filter import Filter
 from penstock.plan._map import Learner, OnWorkers
 from penstock.plan._node import Node, walk
-from penstock.plan._stream import Generate, Inlet
-from penstock.plan._tolerate import FailureFilter
+from penstock.plan._stream import Generate
 
 SPAN_NBYTES: Final = 4 << 20
 """The size of a span, unless a batch needs more; limited to `SPAN_COUNT` elements."""
@@ -107,9 +105,9 @@ def divide(plan: Node) -> StreamStages:
 
 
 def _batch_size(above: Node) -> int | None:
-    if isinstance(above, Batch) and isinstance(above.source, Inlet):
-        return above.size
-    return 0 if isinstance(above, Inlet) else None
+    if not above.inputs:
+        return 0
+    return above.size if isinstance(above, Batch) and not above.source.inputs else None
 
 
 def _stages(below: Node) -> Iterator[Stage]:
@@ -141,10 +139,10 @@ def _stages(below: Node) -> Iterator[Stage]:
 def _made_apart(node: Node, *, reads_apart: bool, runs_apart: bool) -> Iterator[tuple[int, Node]]:
     place = 1
     for each in node.inputs:
-        is_shard = isinstance(node, Interleave) and node.is_sharded and each.access == "stream"
+        is_shard = node.is_sharded and each.access == "stream"
         is_work = any(
             inner.traits.is_cpu_bound
-            or (reads_apart and isinstance(inner, FailureFilter))
+            or (reads_apart and inner.is_guard)
             or (runs_apart and (inner.traits.runs_code or inner.traits.may_hold_gil))
             for inner in walk(each)
         )

@@ -3,8 +3,8 @@
 import itertools
 import math
 from abc import abstractmethod
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,7 @@ from penstock.base import _tree
 from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Rows, as_slice
 from penstock.plan._chunks import Chunks
+from penstock.plan._fields import named
 from penstock.plan._node import (
     POSITION_LIMIT,
     Access,
@@ -23,7 +24,9 @@ from penstock.plan._node import (
     Elements,
     Length,
     ManyInputs,
+    Node,
     OneToOne,
+    Pairs,
     Reorder,
 )
 from penstock.plan._reader import Gather, Reader
@@ -106,6 +109,14 @@ class Zip(Beside):
         """The structure of the inputs."""
         return {"structure": _tree.text_of_structure(self.structure)}
 
+    def narrowed(self, pairs: Pairs, narrow: Callable[[Node, Pairs], Node]) -> "Zip | None":
+        """`zip` of some."""
+        numbers: _tree.Tree = self.structure.unflatten(range(len(self.sources)))
+        if not isinstance(numbers, dict):
+            return None
+        chosen, structure = _tree.flatten({new: numbers[old] for old, new in pairs})
+        return Zip(tuple(self.sources[number] for number in chosen), structure)
+
     def _structure(self) -> _tree.Structure:
         """The inputs' trees within one."""
         return _tree.nest([node.spec.structure for node in self.sources], self.structure)
@@ -118,6 +129,14 @@ class Merged(Called, Beside):
     def settings(self) -> dict[str, Any]:
         """None: the inputs have them."""
         return {}
+
+    def narrowed(self, pairs: Pairs, narrow: Callable[[Node, Pairs], Node]) -> Node:
+        """Inputs without any of the values are left out."""
+        parts = [(each, tuple(pair for pair in pairs if pair[0] in each.spec.tree)) for each in self.sources]
+        made = replace(self, sources=tuple(narrow(each, mine) for each, mine in parts if mine))
+        wanted = [new for _, new in pairs]
+        in_order = [new for _, mine in parts for _, new in mine] == wanted
+        return made if in_order else named(made, wanted)
 
     def _structure(self) -> _tree.Structure:
         """All names, in the order of the inputs."""

@@ -1,7 +1,7 @@
 """Leaves of dicts by name: chosen, and renamed. `lower/_rewrite.py` has sources read no others."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,11 +11,8 @@ from penstock.base._errors import SpecError
 from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Rows
 from penstock.plan._cast import ByChunk
-from penstock.plan._node import Elements, Memory, Node
+from penstock.plan._node import Elements, Memory, Node, Pairs
 from penstock.plan._reader import Gather, Reader
-
-Pairs = tuple[tuple[str, str], ...]
-"""Names in the input, and the names here."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +65,11 @@ class Fields(ByChunk):
         if twice := [name for name in here if here.count(name) > 1]:
             raise SpecError(f"{self.label}: elements would have {twice[0]!r} twice; they have {names}.")
         return pairs
+
+    def narrowed(self, pairs: Pairs, narrow: Callable[[Node, Pairs], Node]) -> Node:
+        """Of the input, under the names there."""
+        old = {new: old for old, new in self.all_pairs}
+        return narrow(self.source, tuple((old[name], new) for name, new in pairs))
 
     @cached_property
     def _leaves(self) -> list[int]:

@@ -38,6 +38,8 @@ Elements = Generator[Leaves, None, None]
 """The elements of a stream, as lists of leaves."""
 Length = int | float | None
 """An int, `math.inf`, or None if it is unknown."""
+Pairs = tuple[tuple[str, str], ...]
+"""Names of values in dicts, and their new names."""
 Overlap = Literal["none", "near", "anywhere"]
 """Whether elements share data: not at all; with neighbours, see `clear_after`; or with elements at any position."""
 
@@ -128,6 +130,12 @@ class Node(ABC):
     goes_by_position: bool = True
     """Positions of input elements decide which of them it gives, or how it puts them together. So where elements fail,
     the others keep their positions below it. False where later elements may move up."""
+    is_guard: bool = False
+    """It notes elements that fail in the steps below it, and goes on."""
+    is_sharded: bool = False
+    """Inputs that are streams are read at the same time, each by its own worker."""
+    verdict: str | None = None
+    """If elements are pairs of an element and a verdict of the user's function: the verdict's dtype. Else None."""
 
     @property
     def held(self) -> Any:
@@ -219,6 +227,18 @@ class Node(ABC):
     def loosened(self) -> "Node":
         """This step, with elements of any size where it finds their size on the first; itself if it does not."""
         return self
+
+    def narrowed(self, pairs: Pairs, narrow: "Callable[[Node, Pairs], Node]") -> "Node | None":
+        """A plan of some values of elements that are dicts, where each input has values of its own.
+
+        Args:
+            pairs: Their names here, and those in the new plan, in its order.
+            narrow: Does the same for an input.
+
+        Returns:
+            None if the step must see whole elements. The caller checks that length and order are as here.
+        """
+        return None
 
     @property
     def opens(self) -> "Openable | None":

@@ -92,6 +92,7 @@ class FailureFilter(OneToOne, OneInput):
 
     traits = Traits(is_parallel=True, is_hidden=True)
     takes_any_shape = True
+    is_guard = True
 
     @property
     def label(self) -> str:
@@ -236,7 +237,7 @@ class CheckedElement(FailureFilter):
 
     @property
     def _is_over_verdicts(self) -> bool:
-        return self.is_over_pairs or (isinstance(self.source, Map) and self.source.verdict == "bool")
+        return self.is_over_pairs or self.source.verdict == "bool"
 
     @cached_property
     def spec(self) -> Spec:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from penstock.lower._parts import cache_of
 from penstock.memory._shared import SharedFile
+from penstock.run._arrange import Arrangement, Filler, StreamFiller
 from penstock.run._consumer import DeliveryBase
 from penstock.run._copy_delivery import CopyDelivery
 from penstock.run._delivery import Delivery
@@ -13,7 +14,6 @@ from penstock.run._feed import Feed
 from penstock.run._inline import InlineDelivery
 from penstock.run._quarantine import Quarantine
 from penstock.run._stage_reader import StageReader
-from penstock.run.arrange import Arrangement, Filler, StreamFiller
 from penstock.run.parts._feed import PartFeed
 from penstock.run.parts._order import PartOrder
 
