@@ -401,6 +401,28 @@ def test_a_step_that_takes_any_shape_gives_elements_of_any_size(plan: Plan) -> N
                 assert [len(element) for element in found] == [int(size) for size in elements(numbers)]
 
 
+def test_a_step_with_a_verdict_gives_pairs_and_no_other_step_has_one() -> None:
+    filtered = ps.range(6).filter(lambda x: x > 2).map(lambda x: x + 1, element_spec=INT64)
+    verdicts = [each for each in walk(filtered._node) if each.verdict is not None]
+    assert [each.verb for each in verdicts] == ["filter"]
+    assert [(leaf.shape, str(leaf.dtype)) for leaf in verdicts[0].spec.leaves] == [((), "int64"), ((), "bool")]
+
+
+def test_only_what_on_error_adds_is_a_guard() -> None:
+    plan = ps.range(6).map(fails, element_spec=INT64).batch(2)._node
+    assert not any(each.is_guard for each in walk(plan))
+    assert sum(each.is_guard for each in walk(with_guards(plan, "replace"))) == 1
+
+
+def test_inputs_that_are_left_out_change_neither_the_length_nor_the_random_numbers() -> None:
+    drawn = ps.zip({"x": ps.range(6), "y": ps.range(6).random_map(lambda x, rng: x, element_spec=INT64)})
+    for ds, is_narrow in ((drawn, False), (ps.zip({"x": ps.range(6), "y": ps.range(6)}), True)):
+        found = with_rows(ds.select("x")._node)
+        assert (len(found.inputs) == 1 and found.verb == "zip") == is_narrow
+        assert (found.length, found.randomness) == (ds._node.length, ds._node.randomness)
+        assert [int(each["x"]) for each in elements(found)] == list(range(6))
+
+
 ROWS = [np.arange(n % 3 + 1.0) for n in range(7)]
 
 
