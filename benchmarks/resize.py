@@ -57,12 +57,15 @@ Result, seed 1: 100 events of penstock, 20 of the others; refused, lost, repeate
     torch by hand            0 of 20         0      0       0        0        40
     Lhotse                  19 of 20         0      0       0   10,489       622
 
-Where we lose. torch by hand is as exact in all jobs, with a state of 40 bytes, and Grain in `shuffled`, with 38. With
-workers, the first batch of penstock takes 1.1 to 2 s, that of torch by hand 0.1 to 0.8 s. In `packed`, torch by hand
-gives 1.6 times as many rows/s on four ranks, and takes 0.45 (one rank) and 0.17 (four) of the processor time. In
-`pictures` it gives 1.3 times as many batches/s; in `shuffled`, penstock is 2.2 times as fast as it, and 2.0 times as
-the next, StatefulDataLoader. At batch 1,000,000 of `far`: penstock 0.02 s, with two workers 1.2 s; Grain 0.31 and 3.0;
-torch by hand 1.4 and 1.7; accelerate 3.6 and 4.4.
+Where we lose. torch by hand is as exact in all jobs, with a state of 40 bytes, and Grain in `shuffled`, with 38. In
+`packed`, torch by hand took 0.45 (one rank) and 0.17 (four) of the processor time.
+
+Times of `--quick` on the same machine without other work, 6.5 minutes in all. Seconds to the first batch after a stop,
+without workers and with some, and units a second: `shuffled` penstock 0.02, 0.55 and 138,883, by hand 0.01, 0.06 and
+91,459, StatefulDataLoader 0.03 and 210,847, Grain 2.48, 2.28 and 6,225; `packed` penstock 0.20, 0.53 and 7,253, by hand
+0.26, 0.33 and 9,321; `pictures` penstock 0.14, 0.40 and 666, by hand 0.25, 0.26 and 693. At batch 1,000,000 of `far`,
+two runs: penstock 0.008, with two workers 0.25 and 0.26; Grain 0.11, 0.09 and 0.45, 0.46; by hand 0.34 and 0.47, 0.34;
+accelerate 1.2, 1.0 and 1.4, 1.1. (Busy, four ranks, 20 events: by hand 1.6 times our rows of `packed`.)
 
 Not shown: ranks on several machines; the filter is a mask of penstock, made once, because a stream has no best fit;
 MosaicML's ranks are threads in place of processes; Energon's tool that deals states out anew; random numbers are drawn
