@@ -37,6 +37,10 @@ to 350). By the clock, the first batch came after 1.0 to 1.9 s, 1.2 to 2.8 s bef
 times the pool (1.0 to 1.9). Wanted: 0.5 s where the pool takes 0.34 to 0.40, which is 1.25 to 1.5 times. What is left
 are two imports in a row, of 250 ms here and 190 ms in a worker; 18 ms are not imports.
 
+The same when the machine was quiet, five rounds in turn: from the start of the program to the first batch of a `map` on
+two worker processes, imports included, 0.48 s (0.41 to 0.49); the pool 0.25 s (0.24 to 0.28). `--quick`: penstock 230
+and 13.5, torch 621 (its first fork) and 68, keras 46 and 45.
+
 Not shown: functions whose modules take long to import; memory of the contenders.
 """
 
