@@ -15,8 +15,9 @@ This shows that the order depends on nothing else.
 import functools
 import itertools
 import math
+import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -754,7 +755,7 @@ def _pack(draw: st.DrawFn, p: Plan) -> Plan | None:
 
     def elements(epoch: int) -> list[Tree]:
         if fits:
-            return _fitted([tokens(x) for x in p.elements(epoch)], size, dtype)
+            return _rows_that_fit([tokens(x) for x in p.elements(epoch)], size, dtype)
         laid = [(value, owner) for owner, x in enumerate(p.elements(epoch)) for value in tokens(x)]
         rows = []
         for start in range(0, len(laid), size):
@@ -769,16 +770,27 @@ def _pack(draw: st.DrawFn, p: Plan) -> Plan | None:
     return p.then(sequences.pack(size, lengths=lengths, fit="best" if fits else "next"), elements)
 
 
-def _fitted(sequences: list[Any], size: int, dtype: Any) -> list[Tree]:
-    """Rows of the longest pieces that still fit, when all wait at once."""
-    waiting = [each[start : start + size] for each in sequences for start in range(0, len(each), size)]
-    rows: list[Tree] = []
+def fitted(sequences: Iterable[Any], size: int, most: int) -> list[list[Any]]:
+    """Rows of the longest pieces that still fit, of at most so many that wait; of equals, the first to come."""
+    arriving = [each[start : start + size] for each in sequences for start in range(0, len(each), size)]
+    waiting, rows = arriving[:most], []
+    del arriving[:most]
     while waiting:
         row: list[Any] = []
         while fitting := [each for each in waiting if len(each) <= size - sum(map(len, row))]:
             best = max(fitting, key=len)
             row.append(best)
             del waiting[next(place for place, each in enumerate(waiting) if each is best)]
+            waiting += arriving[:1]
+            del arriving[:1]
+        rows.append(row)
+    return rows
+
+
+def _rows_that_fit(sequences: list[Any], size: int, dtype: Any) -> list[Tree]:
+    """The rows that `pack(fit="best")` makes of a short stream, of which all wait at once."""
+    rows: list[Tree] = []
+    for row in fitted(sequences, size, sys.maxsize):
         rest = [0] * (size - sum(map(len, row)))
         owners = np.repeat(np.arange(1, len(row) + 1), [len(each) for each in row])
         rows.append((np.array([*np.concatenate(row), *rest], dtype), np.array([*owners, *rest], np.int32)))

@@ -6,6 +6,7 @@ import pytest
 import penstock as ps
 from penstock.testing import assert_resumes_exactly, assert_same
 from penstock.verbs import _batches
+from tests.strategies import fitted
 
 RNG = np.random.default_rng(5)
 LENGTHS = [*RNG.integers(0, 9, 40).tolist(), 0, 0]
@@ -63,27 +64,11 @@ def test_rows_are_those_of_a_loop_over_tokens(size, split):
     assert [(tokens.tolist(), s.tolist()) for tokens, s in dropped] == packed(TOKENS, size, drop_remainder=True)
 
 
-def fitted(tokens, size, most):
-    """Rows of the longest pieces that still fit, of at most so many that wait; of equals, the first to come."""
-    arriving = [each[start : start + size] for each in tokens for start in range(0, len(each), size)]
-    waiting, rows = arriving[:most], []
-    del arriving[:most]
-    while waiting:
-        row = []
-        while fitting := [each for each in waiting if len(each) <= size - sum(map(len, row))]:
-            best = max(fitting, key=len)
-            row.append(best)
-            del waiting[next(place for place, each in enumerate(waiting) if each is best)]
-            waiting += arriving[:1]
-            del arriving[:1]
-        rows.append([each.tolist() for each in row])
-    return rows
-
-
 @pytest.mark.parametrize(("size", "most"), [(8, 1), (8, 3), (11, 7), (64, 3), (64, 1000)])
 def test_rows_of_a_stream_take_the_longest_that_fits_of_those_that_wait(size, most, monkeypatch):
     monkeypatch.setattr(_batches, "WAITING_COUNT", most)
-    want, ds = fitted(TOKENS, size, most), sequences().pack(size, fit="best", padding_value=-1, offsets=True)
+    want = [[each.tolist() for each in row] for row in fitted(TOKENS, size, most)]
+    ds = sequences().pack(size, fit="best", padding_value=-1, offsets=True)
     assert (ds.access, ds.length, f"pack({size}, fit='best', offsets=True)" in repr(ds)) == ("stream", None, True)
     rows = list(ds)
     assert [[part.tolist() for part in np.split(row, ends[1:])[:-1]] for row, ends in rows] == want

@@ -49,20 +49,8 @@ class RetryBudget:
     """
 
     __slots__ = (
-        "_describe",
-        "_generation",
-        "_where",
-        "_words",
-        "fetched_nbytes",
-        "limit_s",
-        "may_announce",
-        "needed_nbytes",
-        "place",
-        "repeat_count",
-        "request_count",
-        "request_s",
-        "room_nbytes",
-        "waited_s",
+        "_describe", "_generation", "_where", "_words", "fetched_nbytes", "limit_s", "may_announce", "needed_nbytes",
+        "place", "repeat_count", "request_count", "request_s", "room_nbytes", "waited_s",
     )  # fmt: skip
 
     def __init__(

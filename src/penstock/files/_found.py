@@ -3,10 +3,13 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, Final, final
 
 import penstock
 from penstock import Dataset
+
+MOST_LINES: Final = 30
+"""The most lines that are shown of arrays, variables or columns."""
 
 
 @final

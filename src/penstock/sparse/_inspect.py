@@ -2,14 +2,10 @@
 
 import zipfile
 from contextlib import suppress
-from typing import Final
 
 import penstock
-from penstock.files._found import Found, made, quoted
+from penstock.files._found import MOST_LINES, Found, made, quoted
 from penstock.sparse import h5ad
-
-_MOST_LINES: Final = 30
-"""The most lines of arrays that are shown."""
 
 
 def cells(_: str, path: str) -> Found:
@@ -42,4 +38,4 @@ def npz(what: str, path: str) -> Found:
         f"np.save({quoted(names[0] + '.npy')}, np.load({quoted(path)})[{quoted(names[0])}]). Then: "
         f"ps.from_npy({quoted({name: f'{name}.npy' for name in names[:3]})})."
     )
-    return Found(what, problem=problem, facts={"arrays": names[:_MOST_LINES]})
+    return Found(what, problem=problem, facts={"arrays": names[:MOST_LINES]})

@@ -1,15 +1,12 @@
 """What `penstock inspect` finds in HDF5, Zarr and netCDF."""
 
 from collections import defaultdict
-from typing import Any, Final
+from typing import Any
 
 import penstock
 from penstock.base._arguments import needs
 from penstock.base._extensions import INSPECT, needed
-from penstock.files._found import Found, made, quoted
-
-_MOST_LINES: Final = 30
-"""The most lines of arrays that are shown."""
+from penstock.files._found import MOST_LINES, Found, made, quoted
 
 
 def hdf5(what: str, path: str) -> Found:
@@ -42,7 +39,7 @@ def _arrays(what: str, constructor: str, path: str, arrays: dict[str, Any]) -> F
     """Opens the arrays of one group with as many rows that have the most values."""
     width = max(map(len, arrays), default=0)
     lines = [f"{name:<{width}}  {array.shape} {array.dtype}" for name, array in arrays.items()]
-    facts = {"arrays": lines[:_MOST_LINES] + ["..."] * (len(lines) > _MOST_LINES)}
+    facts = {"arrays": lines[:MOST_LINES] + ["..."] * (len(lines) > MOST_LINES)}
     together: dict[Any, list[str]] = defaultdict(list)
     for name, array in arrays.items():
         if array.shape and array.size:
@@ -62,7 +59,7 @@ def netcdf(what: str, path: str) -> Found:
 
     data = xarray.open_dataset(path)
     lines = [f"{name}  {dict(each.sizes)} {each.dtype}" for name, each in data.data_vars.items()]
-    facts = {"variables": lines[:_MOST_LINES]}
+    facts = {"variables": lines[:MOST_LINES]}
     largest = max(data.data_vars.values(), key=lambda each: each.nbytes if each.ndim else -1, default=None)
     if largest is None or not largest.ndim:
         return Found(what, problem="It holds no variable with a dimension, so it has no elements.", facts=facts)
