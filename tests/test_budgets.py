@@ -41,7 +41,7 @@ BUDGETS = {
     "volumes": 12_800,
     "sound": 3_400,
     "pictures": 7_100,
-    "adapters": 12_900,
+    "adapters": 13_000,
     "ray": 8_100,
     "command line": 8_600,
     "testing": 12_800,

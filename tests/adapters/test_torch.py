@@ -202,40 +202,85 @@ def test_pinning_without_a_device_to_pin_for_warns_as_torch_does():
         assert labels(adapter) == labels(pairs())
 
 
-def test_a_slot_stays_leased_until_its_copy_to_cuda_is_done(monkeypatch):
-    # Without a device: streams and events of the test's own, and copies to nowhere.
+@pytest.fixture
+def cuda_calls(monkeypatch):
+    """Returns what happens without a device, in order: streams and events of the test's own, and copies to nowhere."""
+    import torch
+
+    calls = []
+
+    class Event:
+        def __init__(self, number):
+            self.number = number
+
+        def synchronize(self):
+            calls.append(("host waits", self.number))
+
+    class Stream:
+        def __init__(self, device):
+            self.event_count = 0
+
+        def record_event(self):
+            self.event_count += 1
+            calls.append(("copy", self.event_count))
+            return Event(self.event_count)
+
+        def wait_event(self, event):
+            calls.append(("stream waits", event.number))
+
+    user_stream = Stream(None)
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: user_stream)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: calls.append(("recorded", stream)))
+    return SimpleNamespace(calls=calls, stream=Stream, user_stream=user_stream)
+
+
+def _as_if_to_cuda(adapter, cuda_calls):
     import torch
 
     from penstock.adapters._epochs import Epoch
     from penstock.adapters._torch_device import CudaRuntime
 
-    leased, handed_over = [], []
+    adapter._runtime = CudaRuntime(torch.device("meta"))
+    adapter._runtime._stream = cuda_calls.stream(None)
+    return Epoch(adapter.loader, adapter._copy, adapter._copied, ahead_count=1, lingers=True)
 
-    class Stream:
-        def __init__(self, device):
-            pass
 
-        def record_event(self):
-            return self
-
-        def synchronize(self):
-            leased.append(ring.leased_count)
-
-    monkeypatch.setattr(torch.cuda, "Stream", Stream)
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "the user's")
-    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: handed_over.append(stream))
+def test_the_users_stream_waits_for_a_copy_to_cuda_and_the_thread_for_the_one_before(cuda_calls):
     with pairs(4).to_torch(executor="inline") as adapter:
-        adapter._runtime = CudaRuntime(torch.device("meta"))
-        adapter._runtime._stream = Stream(None)
-        batches = Epoch(adapter.loader, adapter._copy, adapter._copied, ahead_count=1)
-        ring = adapter.loader.ring()
-        shapes = [tuple(batch["x"].shape) for batch in batches]
-        # The first is handed out alone; later the one in hand and the next are on their way; the last is alone again.
-        assert (shapes, leased) == ([(4, 2)] * 5, [1, 2, 2, 2, 1])
-        assert handed_over == ["the user's"] * 10
+        batches = _as_if_to_cuda(adapter, cuda_calls)
+        ring, leased = adapter.loader.ring(), []
+        for batch in batches:
+            assert tuple(batch["x"].shape) == (4, 2)
+            leased.append(ring.leased_count)
+            cuda_calls.calls.append("step")
+        assert [call for call in cuda_calls.calls if call[0] != "recorded"] == [
+            *(("copy", 1), ("stream waits", 1), "step"),
+            *(("host waits", 1), ("copy", 2), ("copy", 3), ("stream waits", 2), "step"),
+            *(("host waits", 2), ("copy", 4), ("stream waits", 3), "step"),
+            *(("host waits", 3), ("copy", 5), ("stream waits", 4), "step"),
+            *(("host waits", 4), ("stream waits", 5), "step"),
+            ("host waits", 5),
+        ]
+        # The memory of both leaves of each batch is the user's stream's.
+        assert cuda_calls.calls.count(("recorded", cuda_calls.user_stream)) == 10
+        # A slot is leased while its batch may be on its way: the one in hand and the next. The last is alone.
+        assert leased == [1, 2, 2, 2, 1]
         assert ring.leased_count == 0
         assert adapter.loader.report().copied == 0
+
+
+def test_copies_to_cuda_that_are_abandoned_keep_their_slots_until_they_are_done(cuda_calls):
+    with pairs(4).to_torch(executor="inline") as adapter:
+        batches = _as_if_to_cuda(adapter, cuda_calls)
+        ring = adapter.loader.ring()
+        batch = [next(batches), next(batches)][-1]
+        assert (ring.leased_count, ("host waits", 2) in cuda_calls.calls) == (2, False)
+        del batches
+        assert sorted(cuda_calls.calls[-2:]) == [("host waits", 2), ("host waits", 3)]
+        assert ring.leased_count == 0
+        assert tuple(batch["x"].shape) == (4, 2)
 
 
 @pytest.mark.parametrize("pin_memory", [False, True])

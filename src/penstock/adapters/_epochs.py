@@ -114,6 +114,8 @@ class Epoch(Iterator[Tree], Generic[Moving]):
         begin: Begins to move a batch. Its result must keep the batch alive until the move is done.
         finish: Waits until that is done and returns the batch where it belongs. By default `begin` did it all.
         ahead_count: How many batches are being moved while the user works on one.
+        lingers: Whether a batch that was handed out may still be on its way. What `begin` returned of it is then kept
+            until the next one is asked for.
     """
 
     def __init__(
@@ -122,6 +124,7 @@ class Epoch(Iterator[Tree], Generic[Moving]):
         begin: Callable[[Tree], Moving],
         finish: Callable[[Moving], Tree] = lambda batch: batch,
         ahead_count: int = 0,
+        lingers: bool = False,
     ) -> None:
         self._batches = iter(loader)
         self._number = loader.progress.iteration
@@ -131,12 +134,15 @@ class Epoch(Iterator[Tree], Generic[Moving]):
         self._begin = begin
         self._finish = finish
         self._ahead_count = ahead_count
+        self._lingers = lingers
+        self._lingering: Moving | None = None
         self._moving: deque[tuple[Moving, Any]] = deque()
         self._is_first = True
         self._last: Exception | None = None
         """The end of the drawn batches: an error, or StopIteration."""
 
     def __next__(self) -> Tree:
+        self._lingering = None  # before a batch is drawn, which may need the slot
         loader = self._loader
         if loader is None:
             raise StopIteration
@@ -153,6 +159,7 @@ class Epoch(Iterator[Tree], Generic[Moving]):
             self._loader = None
             raise
         self._is_first = False
+        self._lingering = moving if self._lingers else None
         loader.progress.worked_at = after
         self._moving.popleft()  # at last: an interrupt before it has the batch come again
         return batch

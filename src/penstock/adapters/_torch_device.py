@@ -1,9 +1,18 @@
 """Batches of torch on their way to a CUDA device.
 
 The memory of a loader's ring is registered as page-locked memory, once (`cudaHostRegister`). Then a batch goes to the
-device from its slot, without a copy on the host. The adapter holds the slot's views until the event behind the copy.
-Memory outside of the ring, such as a private copy of a batch, goes through torch's own page-locked memory, and so does
-everything where the system refuses to register.
+device from its slot, without a copy on the host. Memory outside of the ring, such as a private copy of a batch, goes
+through torch's own page-locked memory, and so does everything where the system refuses to register.
+
+Who waits for a copy: the stream on which the user computes, by the copy's event. The thread that trains gets the batch
+at once, and queues its step. So the device begins the step when the copy is done, and not after a thread woke up.
+
+Who frees the slot: a `Copying` has the slot's views, and synchronizes with its event before it lets them go. The epoch
+drops it when the next batch is asked for, before it draws one more from the loader. So the ring needs no slot more, and
+a loop that only queues work is at most one batch ahead of the copies: the wait is for the batch before the one to
+come, whose copy began a step earlier, while the next copy is queued behind it. An epoch that is abandoned drops it too,
+so the loader never fills, or unmaps, memory that the device still reads. Rejected: a poll of events that holds more
+slots; and a callback of CUDA, which torch does not offer.
 
 Who unregisters: the ring, before it unmaps its memory (`Ring.before_release`), or a finalizer of the ring.
 """
@@ -35,22 +44,42 @@ class CudaRuntime:
         """Takes that back."""
         torch.cuda.cudart().cudaHostUnregister(address)
 
-    def copy(self, leaves: list[Any]) -> tuple[list[Any], Any]:
-        """Begins to copy tensors to the device. Returns the copies, and the event behind them."""
+    def copy(self, leaves: list[Any]) -> "Copying":
+        """Begins to copy tensors to the device."""
         assert self._stream is not None
         with torch.cuda.stream(self._stream):
             # `non_blocking` is safe from pageable memory, too: the lease keeps it unchanged until the event.
             copies = [leaf.to(self._device, non_blocking=True) if is_tensor(leaf) else leaf for leaf in leaves]
-            return copies, self._stream.record_event()
+            return Copying(leaves, copies, self._stream.record_event())
 
-    def finish(self, event: Any, copies: list[Any]) -> None:
-        """Waits for an event, and hands the copies over to the user's stream."""
-        event.synchronize()
+    def finish(self, copying: "Copying") -> list[Any]:
+        """Makes the user's stream wait for the copy, and returns the copies, which are that stream's from now on."""
         current = torch.cuda.current_stream(self._device)
-        for leaf in copies:
+        current.wait_event(copying.done)
+        for leaf in copying.copies:
             if is_tensor(leaf):
                 # Its memory came from the pool of another stream, and returns there when this stream is done with it.
                 leaf.record_stream(current)
+        return copying.copies
+
+
+@final
+class Copying:
+    """A copy under way. Its source stays leased until the copy is done, also where this object dies before.
+
+    Args:
+        source: The tensors on the host.
+        copies: Those on the device.
+        done: The event behind the copy.
+    """
+
+    def __init__(self, source: list[Any], copies: list[Any], done: Any) -> None:
+        self._source = source
+        self.copies = copies
+        self.done = done
+
+    def __del__(self) -> None:
+        self.done.synchronize()
 
 
 @final

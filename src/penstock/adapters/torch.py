@@ -23,7 +23,7 @@ from torch.utils.data import Dataset as TorchDataset, IterableDataset, get_worke
 
 from penstock.adapters._dtypes import require_dtypes
 from penstock.adapters._epochs import Epoch, EpochAdapter
-from penstock.adapters._torch_device import CudaRuntime, PinnedRing, is_tensor
+from penstock.adapters._torch_device import Copying, CudaRuntime, PinnedRing, is_tensor
 from penstock.base._arguments import as_int, refuse_attribute
 from penstock.base._errors import (
     ArgumentError,
@@ -103,7 +103,7 @@ class TorchAdapter(EpochAdapter, IterableDataset):
         _require_not_dealt_out(sys._getframe(1), self.loader.arrangement.options.shard)
         if self._device.type != "cuda":
             return Epoch(self.loader, self._to_device)
-        return Epoch(self.loader, self._copy, self._copied, ahead_count=1)
+        return Epoch(self.loader, self._copy, self._copied, ahead_count=1, lingers=True)
 
     def _tensors(self, batch: Tree) -> list[Any]:
         """The leaves as tensors. They share the memory of the slot, unless that could not be page-locked."""
@@ -119,15 +119,11 @@ class TorchAdapter(EpochAdapter, IterableDataset):
             leaves = [leaf.to(self._device) if is_tensor(leaf) else leaf for leaf in leaves]
         return self._spec.structure.unflatten(leaves)
 
-    def _copy(self, batch: Tree) -> tuple[list[Any], Any, list[Any]]:
-        """Begins a copy. Returns the copies, the event behind them, and the source, which keeps the slot until then."""
-        host = self._tensors(batch)
-        return *self._runtime.copy(host), host
+    def _copy(self, batch: Tree) -> Copying:
+        return self._runtime.copy(self._tensors(batch))
 
-    def _copied(self, copy: tuple[list[Any], Any, list[Any]]) -> Tree:
-        leaves, done, _ = copy
-        self._runtime.finish(done, leaves)
-        return self._spec.structure.unflatten(leaves)
+    def _copied(self, copying: Copying) -> Tree:
+        return self._spec.structure.unflatten(self._runtime.finish(copying))
 
     def state_dict(self) -> dict[str, Any]:
         """The loader's state: the position after the batches that were handed out."""
