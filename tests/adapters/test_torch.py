@@ -225,6 +225,9 @@ def cuda_calls(monkeypatch):
             calls.append(("copy", self.event_count))
             return Event(self.event_count)
 
+        def wait_stream(self, stream):
+            calls.append(("copies wait", stream))
+
         def wait_event(self, event):
             calls.append(("stream waits", event.number))
 
@@ -255,7 +258,7 @@ def test_the_users_stream_waits_for_a_copy_to_cuda_and_the_thread_for_the_one_be
             assert tuple(batch["x"].shape) == (4, 2)
             leased.append(ring.leased_count)
             cuda_calls.calls.append("step")
-        assert [call for call in cuda_calls.calls if call[0] != "recorded"] == [
+        assert [call for call in cuda_calls.calls if call[0] not in ("recorded", "copies wait")] == [
             *(("copy", 1), ("stream waits", 1), "step"),
             *(("host waits", 1), ("copy", 2), ("copy", 3), ("stream waits", 2), "step"),
             *(("host waits", 2), ("copy", 4), ("stream waits", 3), "step"),
@@ -265,6 +268,9 @@ def test_the_users_stream_waits_for_a_copy_to_cuda_and_the_thread_for_the_one_be
         ]
         # The memory of both leaves of each batch is the user's stream's.
         assert cuda_calls.calls.count(("recorded", cuda_calls.user_stream)) == 10
+        # A copy begins after the steps that are queued, or batches would fill the device.
+        waiting = [call for call in cuda_calls.calls if call[0] in ("copy", "copies wait")]
+        assert waiting[::2] == [("copies wait", cuda_calls.user_stream)] * 5
         # A slot is leased while its batch may be on its way: the one in hand and the next. The last is alone.
         assert leased == [1, 2, 2, 2, 1]
         assert ring.leased_count == 0

@@ -8,11 +8,13 @@ Who waits for a copy: the stream on which the user computes, by the copy's event
 at once, and queues its step. So the device begins the step when the copy is done, and not after a thread woke up.
 
 Who frees the slot: a `Copying` has the slot's views, and synchronizes with its event before it lets them go. The epoch
-drops it when the next batch is asked for, before it draws one more from the loader. So the ring needs no slot more, and
-a loop that only queues work is at most one batch ahead of the copies: the wait is for the batch before the one to
-come, whose copy began a step earlier, while the next copy is queued behind it. An epoch that is abandoned drops it too,
-so the loader never fills, or unmaps, memory that the device still reads. Rejected: a poll of events that holds more
-slots; and a callback of CUDA, which torch does not offer.
+drops it when the next batch is asked for, before it draws one more from the loader. So the ring needs no slot more. The
+thread waits, if at all, for the copy of a batch whose step it has queued already. An epoch that is abandoned drops it
+too, so the loader never fills, or unmaps, memory that the device still reads. Rejected: a poll of events that holds
+more slots; and a callback of CUDA, which torch does not offer.
+
+How far a loop gets ahead that only queues steps: the copy of batch n waits for step n - 2, and batch n + 1 is handed
+out after the copy of batch n. So a step runs, the next is queued, and up to four batches are on the device.
 
 Who unregisters: the ring, before it unmaps its memory (`Ring.before_release`), or a finalizer of the ring.
 """
@@ -47,6 +49,8 @@ class CudaRuntime:
     def copy(self, leaves: list[Any]) -> "Copying":
         """Begins to copy tensors to the device."""
         assert self._stream is not None
+        # Not before what is queued: where a loop queues steps faster than the device does them, batches would fill it.
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             # `non_blocking` is safe from pageable memory, too: the lease keeps it unchanged until the event.
             copies = [leaf.to(self._device, non_blocking=True) if is_tensor(leaf) else leaf for leaf in leaves]

@@ -63,7 +63,7 @@ class TorchAdapter(EpochAdapter, IterableDataset):
 
     Order: the loader's. Memory: on a CPU the loader's slots, nothing is copied. With `pin_memory` the ring itself
     is page-locked. If the system refuses that, each batch is copied into page-locked memory that torch reuses. On a
-    device two batches, the one in use and the next.
+    device two batches, the one in use and the next; on CUDA up to four where a loop only queues steps.
 
     Args:
         loader: What delivers the batches.
