@@ -27,6 +27,12 @@ def _rows(folder):
     return _table().shuffle(seed=1).batch(256, drop_remainder=True)
 
 
+def _wide(folder):
+    """Narrow columns, in batches of which a few fill a block of indices."""
+    columns = ps.from_arrays({f"x{number}": np.zeros(100_000, np.float32) for number in range(11)})
+    return columns.shuffle(seed=1, window=50_000).batch(1024)
+
+
 def _windows(folder):
     return ps.from_arrays(np.zeros(1_000_000, np.uint16)).windows(1025, shift=64).shuffle(seed=1).batch(32)
 
@@ -69,6 +75,7 @@ def _calls(dataset, executor):
     [
         (_pairs, "threads", 25),
         (_rows, "threads", 19),
+        (_wide, "threads", 25),
         (_windows, "threads", 19),
         (_rows, "inline", 97),
         (_function, "inline", 206),

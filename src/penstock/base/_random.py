@@ -253,16 +253,21 @@ class _Order:
         """Images under the Feistel network. Windows differ by a word that is mixed into every round."""
         if self.window == self.n:
             return self._walk(positions.astype(np.uint64), self.n, self._salt).view(np.int64)
+        low, high = ((int(each) + self.shift) // self.window for each in (positions.min(), positions.max()))
+        is_inside = low > 0 and high < self.last_window  # and such windows are no exact ones
+        if is_inside and low == high:  # as in most calls
+            tweak = _mix(np.array([low], np.uint64) + self._salt)
+            start = low * self.window - self.shift
+            images = self._walk((positions - start).view(np.uint64), self.window, tweak).view(np.int64)
+            images += start
+            return images
         places = positions + self.shift
         windows = places // self.window
         first = np.maximum(windows * self.window, self.shift)
         tweaks = _mix(windows.astype(np.uint64) + self._salt)
         offsets = (places - first).view(np.uint64)
         end = self.n + self.shift
-        low, high = int(windows.min()), int(windows.max())
-        if low > 0 and high < self.last_window and self.window > EXACT_LIMIT:  # as in most calls
-            if low == high:
-                tweaks = tweaks[:1]
+        if is_inside:
             images = self._walk(offsets, self.window, tweaks).view(np.int64)
             images += first
             return images - self.shift

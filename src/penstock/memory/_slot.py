@@ -61,12 +61,11 @@ class SlotLayout:
     def leaves(self, root: npt.NDArray[np.uint8], filled: Rows) -> list[Any]:
         """Returns the element in a slot: views of `root`, cut to the used extent, and Python objects."""
         leaves: list[Any] = []
-        for number, (place, shape) in enumerate(zip(self._places, self._shapes, strict=True)):
-            array, extent = filled.arrays[number], filled.extents[number]
+        for array, extent, place, shape in zip(filled.arrays, filled.extents, self._places, self._shapes, strict=True):
             if place is None:
                 leaves.append(array[0] if extent is None else array[0, : extent[0]])
             else:
-                used = shape if extent is None else (int(extent[0]), *shape[1:])
+                used = shape if extent is None else (extent.item(), *shape[1:])
                 leaves.append(np.ndarray(used, array.dtype, root, place))
         return leaves
 
