@@ -32,11 +32,11 @@ PACKS = {
 }
 BUDGETS = {
     "core": 270_600,
-    "files": 32_300,
+    "files": 32_900,
     "images": 19_700,
-    "tables": 26_000,
+    "tables": 26_100,
     "records": 17_500,
-    "films": 9_400,
+    "films": 9_700,
     "sparse": 8_000,
     "volumes": 12_800,
     "sound": 3_400,

@@ -110,7 +110,8 @@ OPTIONAL = {
     "soxr": ("audio/",),
     "scipy": ("audio/",),
     "nibabel": ("volumes/nifti.py",),
-    "datasets": ("tables/huggingface.py",),
+    "datasets": ("tables/huggingface.py", "tables/hub.py"),
+    "huggingface_hub": ("files/_hub.py",),
     "pyarrow": (
         "tables/huggingface.py",
         "tables/_columns.py",

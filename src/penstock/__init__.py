@@ -126,6 +126,7 @@ if _typing.TYPE_CHECKING:  # at run time `__getattr__` imports these when they a
         from_parquet as from_parquet,
         from_text as from_text,
     )
+    from penstock.tables.hub import from_hub as from_hub
     from penstock.tables.lance import from_lance as from_lance
     from penstock.volumes._constructors import (
         from_hdf5 as from_hdf5,

@@ -7,6 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
+from benchmarks._object_server import Behaviour, serving
+from tests import hub
 from tests.films.test_videos import HEIGHT, WIDTH, decoded, written
 
 LENGTHS = [5, 3, 6, 4]
@@ -115,7 +117,9 @@ def test_the_text_of_a_task_stands_beside_its_steps(name, tmp_path):
     with pytest.raises(ps.SourceError, match=r"its steps do not fit its meta/tasks\.parquet: .*1"):
         ps.from_lerobot(tmp_path, task=True)
     (tmp_path / "meta" / "tasks.parquet").unlink()
-    with pytest.raises(ps.SourceError, match=r"tasks\.parquet, which task=True reads, is missing"):
+    with pytest.raises(
+        ps.SourceError, match=r"task=True reads the tasks, or use .* .*tasks\.parquet cannot be read: No such"
+    ):
         ps.from_lerobot(tmp_path, task=True)
     pq.write_table(pa.table({"task": texts}), tmp_path / "meta" / "tasks.parquet")
     with pytest.raises(ps.SourceError, match=r"tasks\.parquet has columns \['task'\]"):
@@ -123,7 +127,10 @@ def test_the_text_of_a_task_stands_beside_its_steps(name, tmp_path):
 
 
 def test_what_is_no_folder_of_version_3_is_an_error_with_its_name(tmp_path):
-    with pytest.raises(ps.SourceError, match=r"is no folder of LeRobot: it has no meta/info\.json"):
+    with pytest.raises(
+        ps.SourceError,
+        match=r"is no folder of LeRobot, of which each has meta/info\.json: .*info\.json cannot be read: No such",
+    ):
         ps.from_lerobot(tmp_path)
     folder(tmp_path / "old", "v2.1")
     with pytest.raises(ps.SourceError, match=r"info\.json says version 'v2.1'.*convert_dataset_v21_to_v30"):
@@ -307,3 +314,65 @@ def test_depth_that_is_not_of_12_bits_or_without_a_range_is_refused(tmp_path):
         path = depth_folder(tmp_path / str(number), {"is_depth_map": True, **each})
         with pytest.raises(ps.SourceError, match=rf"{DEPTH} is a depth camera, and .*depth_min.* say no metres"):
             ps.from_lerobot(path)
+
+
+def with_tasks(path):
+    """A folder whose steps have tasks."""
+    for file in (folder(path) / "data").rglob("*.parquet"):
+        table = pq.read_table(file)
+        pq.write_table(table.append_column("task_index", table["episode_index"]), file)
+    pq.write_table(pa.table({"task_index": range(4), "task": list("abcd")}), path / "meta" / "tasks.parquet")
+    return {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*.*") if file.is_file()}
+
+
+def same(ds, other, executor="inline"):
+    with ds.shuffle(seed=1).batch(6).loader(executor) as loader, other.shuffle(seed=1).batch(6).loader() as ours:
+        for one, two in zip(loader, ours, strict=True):
+            assert all((one[name] == two[name]).all() for name in [*CAMERAS, "action", "task"])
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
+def test_a_folder_in_an_object_store_gives_the_same(executor, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    files = with_tasks(tmp_path / "robot")
+    with serving(Behaviour(latency_s=0.0)) as store:
+        for name, value in store.environment.items():
+            monkeypatch.setenv(name, value)
+        for name, data in files.items():
+            store.put(f"robots/pusht/{name}", data)
+        ds = ps.from_lerobot("s3://robots/pusht", task=True)
+        same(ds, ps.from_lerobot(tmp_path / "robot", task=True), executor)
+        with pytest.raises(ps.SourceError, match=r"s3://robots/none is no folder of LeRobot, of which each has meta/i"):
+            ps.from_lerobot("s3://robots/none")
+
+
+@pytest.mark.framework
+def test_a_folder_on_the_hub_is_read_at_its_commit(tmp_path, monkeypatch):
+    pytest.importorskip("datasets")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    files = with_tasks(tmp_path / "robot")
+    with hub.serving(monkeypatch, tmp_path / "hf") as server:
+        commit = server.commit("robots/pusht", files)
+        url = "hf://datasets/robots/pusht"
+        ds = ps.from_lerobot(url, task=True)
+        first = ds.batch(3)
+        with first.loader() as loader:
+            next(iter(loader))
+            state = loader.get_state()
+        server.commit("robots/pusht", {"README.md": b"gone"})
+        server.private.add("robots/pusht")
+        token = {"token": "hf_secret"}
+        with pytest.raises(ps.SourceError, match=r"(?s)hf://datasets/robots/pusht cannot be found: .*hf auth login"):
+            ps.from_lerobot(url)
+        with pytest.raises(ps.SourceError, match=r"@[0-9a-f]{40} is no folder of LeRobot"):
+            ps.from_lerobot(url, storage_options=token)
+        again = ps.from_lerobot(f"{url}@{commit}", task=True, storage_options=token)
+        same(again, ps.from_lerobot(tmp_path / "robot", task=True))
+        with again.batch(3).loader() as loader:
+            loader.set_state(state)
+            assert next(iter(loader))["action"][0, 0] == 6
+        moved = server.commit("robots/pusht", files | {"README.md": b"new"})
+        assert moved != commit
+        newer = ps.from_lerobot(url, task=True, storage_options=token).batch(3)
+        with pytest.raises(ps.StateError), newer.loader() as loader:
+            loader.set_state(state)

@@ -76,16 +76,19 @@ _PASSING_NAMES: Final = (
     ("ftplib", ("error_temp",)),
     ("http.client", ("BadStatusLine", "IncompleteRead")),
     ("httpx", ("TransportError",)),
+    ("httpx2", ("TransportError",)),
     ("requests.exceptions", ("ConnectionError", "Timeout", "ChunkedEncodingError")),
     ("ssl", ("SSLError",)),
     ("urllib3.exceptions", ("ProtocolError", "TimeoutError")),
 )
 # The first of these that a file system reports is the version.
 _MARKS: Final = (
-    "ETag", "etag", "generation", "md5Hash", "content_md5", "Content-MD5", "Digest", "CRC", "LastModified",
+    "ETag", "etag", "generation", "blob_id", "md5Hash", "content_md5", "Content-MD5", "Digest", "CRC", "LastModified",
     "last_modified", "Last-Modified", "updated", "modified", "mtime", "date_time", "created",
 )  # fmt: skip
 _CONTENT_RANGE: Final = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+_COMMIT: Final = re.compile(r"hf://[^@]+@[0-9a-f]{40}(/|$)")
+"""An address on the Hugging Face Hub whose content never changes."""
 _LOOKING: Final = ("find", "_find", "glob", "_glob")
 MOST_ASKED_PAUSE_S: Final = 300.0
 """The longest pause that a server may ask for where no loader has a `timeout_s`."""
@@ -100,6 +103,11 @@ def is_remote(url: str) -> bool:
     return "://" in url and not url.startswith(("file://", "local://"))
 
 
+def is_pinned(url: str) -> bool:
+    """Whether a URL names a commit on the Hugging Face Hub, of which each listing holds."""
+    return _COMMIT.match(url) is not None
+
+
 def facts_of(url: str, options: StorageOptions | None, fact: str, cure: str = "") -> tuple[int, str]:
     """Returns the size of a file, and a text that changes with its content. For `fact` and `cure` see `insist`.
 
@@ -111,9 +119,9 @@ def facts_of(url: str, options: StorageOptions | None, fact: str, cure: str = ""
         return insist(lambda: _store.facts_of(url, options), lambda: fact, cure)
 
     def ask() -> tuple[int, str]:
-        system, inner = _file_system(url, options)
-        # Not from a listing of the past: the file may be another one now.
-        system.invalidate_cache(system._parent(inner))
+        system, inner = file_system(url, options)
+        if not is_pinned(url):  # not from a listing of the past: the file may be another one now
+            system.invalidate_cache(system._parent(inner))
         info = system.info(inner)
         if info["size"] is None:
             raise ValueError("its size is not known, and without it there is no random access")
@@ -136,7 +144,7 @@ def matches(pattern: str, options: StorageOptions | None) -> Sequence[tuple[str,
             return list(natively)
 
     def ask() -> Sequence[tuple[str, int, str] | str]:
-        system, inner = _file_system(pattern, options)
+        system, inner = file_system(pattern, options)
         links = pattern.split("::")  # a cache, or a file in an archive, before the file itself
         at = next(number for number, link in enumerate(links) if glob.has_magic(link))
         names = _walked(system, inner) if _walks(system) else system.glob(inner)
@@ -229,9 +237,10 @@ class _SystemFile:
     """A path in a file system of fsspec. Its state is compared before the first read; requests have no condition."""
 
     def __init__(self, url: str, state: tuple[int, str] | None, options: StorageOptions | None, cure: str) -> None:
-        self._url, self._state, self._options, self._cure = url, state, options, cure
+        self._url, self._options, self._cure = url, options, cure
+        self._state = None if is_pinned(url) else state
         self._nbytes = None if state is None else state[0]
-        self._system, self._inner = _file_system(url, options)
+        self._system, self._inner = file_system(url, options)
         self._lock = threading.Lock()
 
     def fetch(self, start: int, stop: int | None) -> Any:
@@ -255,7 +264,12 @@ class _SystemFile:
         return data
 
     def _checks(self, start: int, stop: int) -> dict[str, Any]:
-        """Returns the options by which fsspec's client of HTTP checks what an answer is, which it does not itself."""
+        """Returns the options by which fsspec's client of HTTP checks what an answer is, which it does not itself.
+
+        The Hub's opens a file for each range, and would read 5 MB ahead in it.
+        """
+        if self._url.startswith("hf://"):
+            return {"cache_type": "none"}
         http = sys.modules.get("fsspec.implementations.http")
         if http is None or not isinstance(self._system, http.HTTPFileSystem):
             return {}
@@ -472,7 +486,8 @@ def _version(info: dict[str, Any]) -> str:
     return next((f"{name} {info[name]}" for name in _MARKS if info.get(name)), "")
 
 
-def _file_system(url: str, options: StorageOptions | None) -> tuple[Any, str]:
+def file_system(url: str, options: StorageOptions | None) -> tuple[Any, str]:
+    """Returns the file system of fsspec for a URL, and its path there."""
     try:
         import fsspec
     except ImportError:

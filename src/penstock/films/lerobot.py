@@ -19,6 +19,9 @@ import numpy.typing as npt
 from penstock.base._arguments import as_float
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
 from penstock.dataset import Dataset
+from penstock.files._diskcache import DiskCache
+from penstock.files._hub import at_commit, pinned
+from penstock.files._openfile import find
 from penstock.films.videos import Metres, VideoSource, from_videos
 from penstock.memory._rows import Indices
 from penstock.plan._combine import Merged
@@ -40,6 +43,8 @@ def from_lerobot(
     size: tuple[int, int] | None = None,
     task: bool = False,
     fill_null: Mapping[str, Any] | None = None,
+    storage_options: dict[str, Any] | None = None,
+    cache: DiskCache | None = None,
 ) -> Dataset:
     """Makes a dataset of the steps of a LeRobot folder, version 3, with the frames of its cameras, without LeRobot.
 
@@ -59,19 +64,29 @@ def from_lerobot(
     The call reads the tables of episodes and of times, and each film once, without decoding it; what is found of a film
     is kept in a hidden file beside it. Frames are read as by `from_videos`.
 
+    The folder may be behind a URL: `s3://bucket/pusht`, or `hf://datasets/owner/name` on the Hugging Face Hub. A plain
+    `owner/name` is a local path. What is found of remote films is kept in `$XDG_CACHE_HOME/penstock`, so the first call
+    downloads each film once, and later ones do not. On the Hub, the call looks up the commit that `main`, or the
+    `@revision` of `hf://datasets/owner/name@revision`, has now, and reads that commit alone. It is part of the
+    fingerprint: when the branch has moved, a saved state is refused. Resume with `hf://datasets/owner/name@COMMIT`.
+
     Random access: yes. Order: that of the table of steps. Memory: 8 bytes a step for each camera; see `from_videos` and
     `from_parquet`.
 
     Args:
-        path: The folder.
+        path: The folder: a local path or a URL.
         cameras: The cameras to read, by name; None for all.
         size: Height and width to scale frames to. Depth gets the nearest value.
         task: Whether elements have `"task"`, the text of what the robot is told, from `meta/tasks.parquet`. For models
             that read no text, the column `"task_index"` is enough.
         fill_null: For columns of steps with nulls, what stands in for them; see `from_parquet`.
+        storage_options: See `from_tar`. For `hf://`, `{"token": ...}`; without it, the token of `hf auth login` or
+            `HF_TOKEN`.
+        cache: Keeps what is read from URLs on a local disk; see `DiskCache`.
 
     Raises:
-        ModuleNotFoundError: PyAV or pyarrow is missing (extras `video`, `parquet`).
+        ModuleNotFoundError: PyAV or pyarrow is missing (extras `video`, `parquet`), or for `hf://` huggingface_hub
+            (extra `huggingface`).
         ArgumentError: There is no such camera.
         SourceError: The folder is none of LeRobot's, of another version, or damaged; a step has no frame; or the film
             of a depth camera is not of 12 bits (`gray12le`).
@@ -90,37 +105,41 @@ def from_lerobot(
     """
     if not isinstance(path, (str, os.PathLike)):
         raise ArgumentTypeError(f"from_lerobot() needs the path of a folder, got {type_of(path)}.")
-    folder = os.fspath(path)
-    info = _info(folder)
+    access: dict[str, Any] = {"storage_options": storage_options, "cache": cache}
+    folder = pinned("from_lerobot", os.fspath(path), storage_options)
+    info = _info(folder, access)
     films = _cameras(folder, info)
     names = list(films) if cameras is None else [cameras] if isinstance(cameras, str) else list(cameras)
     if missing := [name for name in names if name not in films]:
         raise ArgumentError(f"from_lerobot(cameras=...): there is no {missing[0]!r:.80}; there are {list(films)}.")
-    table = _table(os.path.join(folder, "data", "**", "*.parquet"), info["features"], dict(fill_null or {}))
-    steps = _with_tasks(folder, table) if task else table
+    pattern = os.path.join(folder, "data", "**", "*.parquet")
+    table = at_commit(_table(pattern, info["features"], dict(fill_null or {}), access), folder)
+    steps = _with_tasks(folder, table, access) if task else table
     if not names:
         return steps
     episode, time = (
         np.asarray(labels_of(steps._node, "from_lerobot()", name)) for name in ("episode_index", "timestamp")
     )
-    episodes = _Episodes(folder, names)
+    episodes = _Episodes(folder, names, access)
     source: Any = table._node.opens
     rows = episodes.rows(episode, source.describe)
     beside = [
-        _frames(folder, name, films[name], *episodes.places(name, rows), time, size, _metres(folder, info, name))._node
+        _frames(
+            folder, name, films[name], *episodes.places(name, rows), time, size, _metres(folder, info, name), access
+        )._node
         for name in names
     ]
     return Dataset(Merged((steps._node, *beside), "from_lerobot", ""))
 
 
-def _info(folder: str) -> dict[str, Any]:
+def _info(folder: str, access: dict[str, Any]) -> dict[str, Any]:
     path = os.path.join(folder, "meta", "info.json")
     try:
-        with open(path, "rb") as file:
-            found = json.load(file)
-    except FileNotFoundError:
-        raise SourceError(f"{folder} is no folder of LeRobot: it has no meta/info.json.") from None
-    except (OSError, ValueError, RecursionError) as error:
+        (file,) = find("from_lerobot", path, **access)
+        found = json.loads(file.head(file.nbytes))
+    except SourceError as error:
+        raise SourceError(f"{folder} is no folder of LeRobot, of which each has meta/info.json: {error}") from error
+    except (ValueError, RecursionError) as error:
         raise SourceError(f"{path} cannot be read: {error}.") from None
     version = found.get("codebase_version") if isinstance(found, dict) else None
     if not str(version).startswith("v3"):
@@ -161,23 +180,23 @@ def _metres(folder: str, info: dict[str, Any], camera: str) -> Metres | None:
     return Metres(least, most, shift, is_log)
 
 
-def _table(pattern: str, features: Mapping[str, Any], fill_null: dict[str, Any]) -> Dataset:
+def _table(pattern: str, features: Mapping[str, Any], fill_null: dict[str, Any], access: dict[str, Any]) -> Dataset:
     """The steps. Writers of images leave out their paths."""
     images = [name for name, about in features.items() if isinstance(about, dict) and about.get("dtype") == "image"]
     if images:
-        spec = from_parquet(pattern).element_spec
+        spec = from_parquet(pattern, **access).element_spec
         named = [name for name in images if isinstance(spec.get(name), dict) and "path" in spec[name]]
         fill_null = {f"{name}.path": "" for name in named} | fill_null
-    return from_parquet(pattern, fill_null=fill_null or None)
+    return from_parquet(pattern, fill_null=fill_null or None, **access)
 
 
 class _Episodes:
     """The table of episodes: where in the films of some cameras each of them is."""
 
-    def __init__(self, folder: str, cameras: Iterable[str]) -> None:
+    def __init__(self, folder: str, cameras: Iterable[str], access: dict[str, Any]) -> None:
         self._folder = folder
         words = ["episode_index", *(word for camera in cameras for word in _words(camera))]
-        table = from_parquet(os.path.join(folder, "meta", "episodes", "**", "*.parquet"), columns=words)
+        table = from_parquet(os.path.join(folder, "meta", "episodes", "**", "*.parquet"), columns=words, **access)
         self._columns = {word: np.asarray(labels_of(table._node, "from_lerobot()", word)) for word in words}
 
     def rows(self, episodes: npt.NDArray[Any], describe: Callable[[int], str]) -> Indices:
@@ -207,12 +226,13 @@ class _Episodes:
         return np.stack([chunk, file], axis=1), start
 
 
-def _with_tasks(folder: str, steps: Dataset) -> Dataset:
+def _with_tasks(folder: str, steps: Dataset, access: dict[str, Any]) -> Dataset:
     """Adds the text of the task of each step."""
     path = os.path.join(folder, "meta", "tasks.parquet")
-    if not os.path.exists(path):
-        raise SourceError(f"{path}, which task=True reads, is missing. Download it, or use the column 'task_index'.")
-    table = from_parquet(path)
+    try:
+        table = from_parquet(path, **access)
+    except SourceError as error:
+        raise SourceError(f"task=True reads the tasks, or use the column 'task_index'. {error}") from error
     others = [name for name in table.element_spec if name != "task_index"]
     if len(others) != 1 or len(others) == len(table.element_spec):
         raise SourceError(f"{path} has columns {list(table.element_spec)}, and no number and text of each task.")
@@ -237,12 +257,13 @@ def _frames(
     time: npt.NDArray[Any],
     size: tuple[int, int] | None,
     metres: Metres | None,
+    access: dict[str, Any],
 ) -> Dataset:
     """The frames of a camera, one for each step."""
     films, film = np.unique(places, axis=0, return_inverse=True)
     paths = [os.path.join(folder, _named(form, int(chunk), int(file))) for chunk, file in films]
     try:
-        frames = from_videos(paths, size=size)
+        frames = from_videos(paths, size=size, **access)
     except SourceError as error:
         error.add_note(f"It is a film of {camera} in the folder {folder}, as meta/info.json and meta/episodes say.")
         raise

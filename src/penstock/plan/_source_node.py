@@ -23,6 +23,8 @@ class SourceNode(Start):
 
     data: Source
     name: str = field(repr=False)
+    revision: str = field(default="", repr=False)
+    """The commit that the data are pinned to, if a later run may find another."""
 
     moves = True
     keeps_neighbours = True
@@ -37,7 +39,8 @@ class SourceNode(Start):
 
     def settings(self) -> dict[str, Any]:
         """The length and the spec identify the data, because a file may move."""
-        return {"length": self.length, "spec": str(self.spec)}
+        found = {"length": self.length, "spec": str(self.spec)}
+        return found | {"revision": self.revision} if self.revision else found
 
     @cached_property
     def length(self) -> int:

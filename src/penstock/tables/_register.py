@@ -11,6 +11,7 @@ def register(add: Add) -> None:
         "penstock.sources",
         {
             **{name: f"penstock.tables._constructors:{name}" for name in _TABLES},
+            "from_hub": "penstock.tables.hub:from_hub",
             "from_lance": "penstock.tables.lance:from_lance",
         },
     )
