@@ -136,8 +136,35 @@ def test_vectors_are_padded(data):
         row[: len(value)] = value
     for implementation in MODULES.values():
         out = np.empty_like(expected)
-        assert implementation.pad_rows(values, out, filling)
+        assert implementation.lay_rows(values, out, filling)
         np.testing.assert_array_equal(out, expected)
+
+
+@given(data=st.data())
+def test_vectors_are_laid_end_to_end(data):
+    """Rows that are not named, and values that do not fit, change nothing."""
+    sizes = data.draw(st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=4), max_size=6))
+    width = max(map(sum, sizes), default=0) + data.draw(st.integers(0, 3))
+    named = data.draw(st.permutations(range(len(sizes) + 2)))[: len(sizes)]
+    expected = [np.full((len(sizes) + 2, width), -1, dtype) for dtype in (np.int64, np.int32, np.int32)]
+    values, rows = [], []
+    for row, mine in zip(named, sizes, strict=True):
+        laid = [np.arange(n) + 10 * len(values) + 100 * i for i, n in enumerate(mine)]
+        for array, parts, filling in zip(
+            expected,
+            (laid, [np.full(n, i + 1) for i, n in enumerate(mine)], [np.arange(n) for n in mine]),
+            (7, 0, 0),
+            strict=True,
+        ):
+            array[row] = filling
+            array[row, : sum(mine)] = np.concatenate(parts)
+        values += laid
+        rows += [row] * len(mine)
+    for implementation in MODULES.values():
+        out = [np.full_like(each, -1) for each in expected]
+        assert implementation.lay_rows(values, out[0], np.array(7), np.array(rows, np.int64), *out[1:])
+        for one, other in zip(out, expected, strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("implementation", MODULES.values(), ids=MODULES)
@@ -153,7 +180,7 @@ def test_padding_leaves_other_values_to_numpy(implementation):
         None,
     ]
     for other in others:
-        assert not implementation.pad_rows([vector, other], out, np.zeros((), np.int32))
+        assert not implementation.lay_rows([vector, other], out, np.zeros((), np.int32))
         assert (out == 7).all()
 
 
@@ -162,18 +189,18 @@ def test_padding_writes_within_its_rows(implementation):
     out = np.full((2, 3), 7, np.int32)
     vector, filling = np.arange(3, dtype=np.int32), np.zeros((), np.int32)
     with pytest.raises(ValueError, match=r"value 1 has 4 numbers|broadcast"):
-        implementation.pad_rows([vector, np.arange(4, dtype=np.int32)], out, filling)
+        implementation.lay_rows([vector, np.arange(4, dtype=np.int32)], out, filling)
     with pytest.raises(ValueError, match="do not fit the values"):
-        implementation.pad_rows([vector], out, filling)
+        implementation.lay_rows([vector], out, filling)
     with pytest.raises(ValueError, match="do not fit the values"):
-        implementation.pad_rows([vector, vector], out, np.zeros((), np.int64))
+        implementation.lay_rows([vector, vector], out, np.zeros((), np.int64))
     with pytest.raises(ValueError, match="not C-contiguous"):
-        implementation.pad_rows([vector, vector], out[:, :2], filling)
+        implementation.lay_rows([vector, vector], out[:, :2], filling)
     with pytest.raises((TypeError, ValueError)):
-        implementation.pad_rows([np.empty(1, object)], np.empty((1, 1), object), np.empty((), object))
+        implementation.lay_rows([np.empty(1, object)], np.empty((1, 1), object), np.empty((), object))
     out.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
-        implementation.pad_rows([vector, vector], out, filling)
+        implementation.lay_rows([vector, vector], out, filling)
 
 
 def special_numbers(dtype):

@@ -70,7 +70,7 @@ def counting(module, tmp_path, **changes):
 
 def padding(module, tmp_path, **changes):
     given = {"values": [np.arange(2), np.arange(3)], "out": np.zeros((2, 3), int), "filling": np.array(7)} | changes
-    return module.pad_rows(*given.values())
+    return module.lay_rows(*given.values())
 
 
 def permuting(module, tmp_path, **changes):
@@ -205,15 +205,24 @@ CALLS = {
     "count_down: behind": (counting, {"place": 2}, IndexError, ""),
     "count_down: text": (counting, {"place": "1"}, TypeError, ""),
     "count_down: read-only": (counting, {"words": memoryview(bytes(16)).cast("q")}, (TypeError, BufferError), ""),
-    "pad_rows: objects": (
+    "lay_rows: objects": (
         padding, {"values": [np.array([None])] * 2, "out": np.full((2, 3), 1, object)}, ValueError, "do not fit",
     ),
-    "pad_rows: read-only": (padding, {"out": READ_ONLY[:2].astype(int).view()[:, :0]}, ValueError, ""),
-    "pad_rows: one axis": (padding, {"out": np.zeros(2, int)}, ValueError, "do not fit"),
-    "pad_rows: other rows": (padding, {"out": np.zeros((3, 3), int)}, ValueError, "do not fit"),
-    "pad_rows: a vector to fill": (padding, {"filling": np.zeros(3, int)}, ValueError, "do not fit"),
-    "pad_rows: a smaller number": (padding, {"filling": np.int32(3)}, ValueError, "do not fit"),
-    "pad_rows: no values": (padding, {"values": None}, TypeError, ""),
+    "lay_rows: read-only": (padding, {"out": READ_ONLY[:2].astype(int).view()[:, :0]}, ValueError, ""),
+    "lay_rows: one axis": (padding, {"out": np.zeros(2, int)}, ValueError, "do not fit"),
+    "lay_rows: other rows": (padding, {"out": np.zeros((3, 3), int)}, ValueError, "do not fit"),
+    "lay_rows: a vector to fill": (padding, {"filling": np.zeros(3, int)}, ValueError, "do not fit"),
+    "lay_rows: a smaller number": (padding, {"filling": np.int32(3)}, ValueError, "do not fit"),
+    "lay_rows: no values": (padding, {"values": None}, TypeError, ""),
+    "lay_rows: behind": (padding, {"rows": np.array([0, 2])}, ValueError, "row 2 of 2"),
+    "lay_rows: before": (padding, {"rows": np.array([0, -1])}, ValueError, "row -1 of 2"),
+    "lay_rows: full": (padding, {"rows": np.array([1, 1])}, ValueError, "has 1 left"),
+    "lay_rows: fewer rows": (padding, {"rows": np.array([1])}, ValueError, "do not fit"),
+    "lay_rows: small rows": (padding, {"rows": np.array([0, 1], np.int32)}, TypeError, "64-bit"),
+    "lay_rows: other numbers": (padding, {"rows": None, "numbers": np.zeros((2, 3))}, ValueError, "do not fit"),
+    "lay_rows: other places": (
+        padding, {"rows": None, "numbers": None, "places": np.zeros((1, 3), np.int32)}, ValueError, "do not fit",
+    ),
     "permute: objects": (permuting, {"values": np.array([0, 1], object)}, TypeError, "64-bit"),
     "permute: small numbers": (permuting, {"values": np.zeros(2, np.uint32)}, TypeError, "64-bit"),
     "permute: outside": (permuting, {"values": np.array([4], np.uint64)}, ValueError, "no values of a permutation"),
@@ -267,7 +276,7 @@ CALLS = {
 
 
 IN_NATIVE_ALONE = (
-    "read_parts", "count_down", "pad_rows", "permute", "fit_rows", "trade_rows", "order_keys", "deal",
+    "read_parts", "count_down", "lay_rows", "permute", "fit_rows", "trade_rows", "order_keys", "deal",
     "copy: a destination", "copy: objects", "file: before", "file: far", "file: a stride", "file: a negative",
     "file: too many", "file: negative", "file: large", "file: two", "file: fewer", "file: strides",
 )  # fmt: skip
@@ -296,7 +305,7 @@ def test_arrays_that_say_another_dtype_are_refused():
         with pytest.raises(TypeError, match="must be an array of int64"):
             module.copy([copy])
     values = [np.zeros(9, np.float64).view(Liar)[:2], np.zeros(0, np.int64)]
-    assert not module.pad_rows([values[0][:1], np.zeros(2, "V16").view(Liar)[:1]], np.zeros((2, 2), int), np.array(7))
+    assert not module.lay_rows([values[0][:1], np.zeros(2, "V16").view(Liar)[:1]], np.zeros((2, 2), int), np.array(7))
 
 
 @pytest.mark.parametrize("implementation", MODULES)
@@ -417,7 +426,7 @@ WITHOUT_MEMORY = """
 
     def padded():
         out = np.zeros((2, 3), int)
-        assert native.pad_rows([rows[:2], rows[:3]], out, np.array(7))
+        assert native.lay_rows([rows[:2], rows[:3]], out, np.array(7))
 
     calls = {
         "Engine": lambda: native.Engine(3).close(),
@@ -432,7 +441,7 @@ WITHOUT_MEMORY = """
         "copy": lambda: native.copy([(memory, rows, np.zeros((100, 1000), int), None, None)]),
         "announce": lambda: native.announce([file], rows),
         "advise": lambda: engine.advise([file], rows),
-        "pad_rows": padded,
+        "lay_rows": padded,
         "permute": lambda: native.permute(np.zeros(1, np.uint64), 4, 2, 2, np.zeros(1, np.uint64), np.ones(4, "u8")),
         "fit_rows": lambda: [
             native.fit_rows(np.ones(9, "u4"), np.full(1, 3, "u4"), np.zeros(9, "u4"), fit) for fit in (0, 1, 2)

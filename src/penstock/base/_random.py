@@ -148,6 +148,13 @@ def permute_each(places: _Positions, sizes: _Positions, orders: _Positions, *, s
     return out.view(np.int64)
 
 
+def are_firsts(numbers: NDArray[Any]) -> NDArray[np.bool_]:
+    """Of numbers of which equal ones follow each other: whether each is the first of its kind."""
+    found = np.ones(len(numbers), bool)
+    np.not_equal(numbers[1:], numbers[:-1], out=found[1:])
+    return found
+
+
 def deal(places: _Positions, orders: _Positions, counts: Sequence[int], *, seed: int) -> tuple[_Positions, _Positions]:
     """Deals cards to places of many short orders, in one call.
 
@@ -165,7 +172,7 @@ def deal(places: _Positions, orders: _Positions, counts: Sequence[int], *, seed:
     """
     by_order = np.argsort(orders, kind="stable")
     ordered, dealt, before = orders[by_order], places[by_order], np.empty_like(places)
-    is_first, size = np.diff(ordered, prepend=-1) != 0, sum(counts)
+    is_first, size = are_firsts(ordered), sum(counts)
     names = (f"penstock.draws:{seed + (order << 64):x}:0:{size:x}:{size:x}" for order in ordered[is_first].tolist())
     keys = np.frombuffer(b"".join(map(_digest, names)), "<u8").astype(np.uint64).reshape(-1, 2)
     native.deal(keys[np.cumsum(is_first) - 1], dealt, np.cumsum(counts), before)

@@ -19,6 +19,7 @@ from typing import Any, final
 
 import numpy as np
 
+from penstock.base._random import are_firsts
 from penstock.base._spec import Spec
 from penstock.lower._share import Share, most_rows
 from penstock.memory._rows import Indices, Rows, places_of, positions_of
@@ -245,7 +246,7 @@ class Joined:
         """The arrays that have some of these rows, each with the number there of one of them."""
         rows = np.sort(rows)
         numbers = np.searchsorted(self.bounds, rows, side="right") - 1
-        firsts = np.flatnonzero(np.diff(numbers, prepend=-1))
+        firsts = np.flatnonzero(are_firsts(numbers))
         rows, numbers = rows[firsts] - self.bounds[numbers[firsts]], numbers[firsts]
         return [(self.parts[part], row) for part, row in zip(numbers.tolist(), rows.tolist(), strict=True)]
 

@@ -98,12 +98,15 @@ read_parts: Final = _implementation.read_parts
 are their first bytes there, and `sizes` their bytes. Returns the number of parts that were read. If that is not all:
 the bytes of the next one, and the error number of the system, or 0 where the file ends.
 """
-pad_rows: Final = _implementation.pad_rows
-"""Writes vectors to the starts of rows, and a number behind each: `pad_rows(values, out, filling)`.
+lay_rows: Final = _implementation.lay_rows
+"""Lays vectors into rows, and a number behind them: `lay_rows(values, out, filling, rows, numbers, places)`.
 
-`values` are arrays, no longer than a row; `out` is C-contiguous, shape `(len(values), width)`, and no array of Python
-objects; `filling` is the number, an array of the same dtype without axes. Returns False if a value is something else
-than a C-contiguous vector of the dtype of `out`; the rows then have no content.
+`values` are arrays; `out` is C-contiguous, of two axes, and no array of Python objects; `filling` is the number, an
+array of the same dtype without axes. `rows`, shape `(len(values),)`, has the row of each value: those of a row follow
+each other, and lie end to end. Without it, or with None, `out` has a row for each value. If they are given, `numbers`
+and `places`, of int32 and the shape of `out`, get the number of the value at each place of these rows, from 1 on, and
+the place within it; behind them 0. Returns False if a value is something else than a C-contiguous vector of the dtype
+of `out`; the rows then have no content.
 """
 permute: Final = _implementation.permute_now
 """Replaces values in `[0, n)` by their images under a keyed bijection: `permute(values, n, a, b, tweaks, rounds)`.

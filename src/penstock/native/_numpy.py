@@ -209,14 +209,29 @@ def _opened(path: Any, fd: int) -> int:
     return file
 
 
-def pad_rows(values: Sequence[Any], out: NDArray[Any], filling: NDArray[Any]) -> bool:
-    """See `native.pad_rows`."""
+def lay_rows(
+    values: Sequence[Any],
+    out: NDArray[Any],
+    filling: NDArray[Any],
+    rows: Rows | None = None,
+    numbers: NDArray[np.int32] | None = None,
+    places: NDArray[np.int32] | None = None,
+    /,
+) -> bool:
+    """See `native.lay_rows`."""
     for value in values:
         if getattr(value, "dtype", None) is not out.dtype or value.ndim != 1 or not value.flags.c_contiguous:
             return False
-    for row, value in zip(out, values, strict=True):
-        row[: len(value)] = value
-        row[len(value) :] = filling
+    several = range(len(out)) if rows is None else rows.tolist()
+    before, number, at = None, 0, 0
+    for row, value in zip(several, values, strict=True):
+        number, at = (number, at) if row == before else (0, 0)
+        number, end = number + 1, at + len(value)
+        for each, laid, rest in ((out, value, filling), (numbers, number, 0), (places, np.arange(len(value)), 0)):
+            if each is not None:
+                each[row, at:end] = laid
+                each[row, end:] = rest
+        before, at = row, end
     return True
 
 

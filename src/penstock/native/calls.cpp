@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <list>
+#include <numeric>
 
 namespace penstock {
 namespace {
@@ -382,26 +383,46 @@ void repeat(const uint8_t *item, int64_t nbytes, uint8_t *to, const uint8_t *end
 
 } // namespace
 
-// (values, out, filling): see `pad_rows` in `__init__.py`.
-PyObject *pad_rows(PyObject *, PyObject *args) {
-    PyObject *sequence, *out_object, *filling_object;
-    if (!PyArg_ParseTuple(args, "OOO", &sequence, &out_object, &filling_object)) {
+// (values, out, filling, rows, numbers, places): see `lay_rows` in `__init__.py`.
+PyObject *lay_rows(PyObject *, PyObject *args) {
+    PyObject *sequence, *out_object, *filling_object, *rows_object = Py_None, *more[2] = {Py_None, Py_None};
+    if (!PyArg_ParseTuple(args, "OOO|OOO", &sequence, &out_object, &filling_object, &rows_object, more, more + 1)) {
         return nullptr;
     }
     Owned values(PySequence_Tuple(sequence)), dtype(values ? PyObject_GetAttrString(out_object, "dtype") : nullptr);
-    Buffer out_buffer, filling_buffer;
+    Buffer out_buffer, filling_buffer, more_buffers[2];
+    Numbers<int64_t> rows;
     const Py_buffer &out = out_buffer.view, &filling = filling_buffer.view;
-    if (!dtype || PyObject_GetBuffer(out_object, &out_buffer.view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) != 0 ||
-        PyObject_GetBuffer(filling_object, &filling_buffer.view, PyBUF_C_CONTIGUOUS) != 0) {
+    const int flags = PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE;
+    if (!dtype || PyObject_GetBuffer(out_object, &out_buffer.view, flags) != 0 ||
+        PyObject_GetBuffer(filling_object, &filling_buffer.view, PyBUF_C_CONTIGUOUS) != 0 ||
+        (rows_object != Py_None && !Numbers<int64_t>::read(rows_object, &rows))) {
         return nullptr;
     }
     const Py_ssize_t count = PyTuple_Size(values.get());
-    if (holds_objects(out_object) || out.ndim != 2 || out.shape[0] != count || filling.ndim != 0 ||
-        filling.len != out.itemsize || filling.len == 0) {
+    const bool has_rows = rows_object != Py_None;
+    bool fits = !holds_objects(out_object) && out.ndim == 2 && filling.ndim == 0 && filling.len == out.itemsize &&
+                filling.len != 0 && count == (has_rows ? rows.count() : out.shape[0]);
+    int32_t *counts[2] = {};
+    for (int i = 0; i < 2; i++) {
+        if (more[i] == Py_None) {
+            continue;
+        }
+        const Py_buffer &view = more_buffers[i].view;
+        if (PyObject_GetBuffer(more[i], &more_buffers[i].view, flags) != 0) {
+            return nullptr;
+        }
+        fits = fits && view.ndim == 2 && view.itemsize == sizeof(int32_t) && view.shape[0] == out.shape[0] &&
+               view.shape[1] == out.shape[1] && !holds_objects(more[i]);
+        counts[i] = static_cast<int32_t *>(view.buf);
+    }
+    if (!fits) {
         PyErr_SetString(PyExc_ValueError, "the rows or the number that fills them do not fit the values");
         return nullptr;
     }
     std::unique_ptr<Buffer[]> views(new Buffer[count]);
+    std::unique_ptr<int64_t[]> own_rows(new int64_t[count]); // they stay as they were checked
+    int64_t width = out.shape[1], filled = 0;
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *value = PyTuple_GetItem(values.get(), i);
         Py_buffer &view = views[i].view;
@@ -412,25 +433,49 @@ PyObject *pad_rows(PyObject *, PyObject *args) {
             PyErr_Clear();
             Py_RETURN_FALSE;
         }
-        if (view.shape[0] > out.shape[1]) {
-            PyErr_Format(PyExc_ValueError, "value %zd has %zd numbers, and its row %zd", i, view.shape[0],
-                         out.shape[1]);
+        own_rows[i] = has_rows ? rows.data()[i] : i;
+        filled = i > 0 && own_rows[i] == own_rows[i - 1] ? filled : 0;
+        if (own_rows[i] < 0 || own_rows[i] >= out.shape[0] || view.shape[0] > width - filled) {
+            PyErr_Format(PyExc_ValueError, "value %zd has %zd numbers, and row %lld of %zd has %lld left", i,
+                         view.shape[0], static_cast<long long>(own_rows[i]), out.shape[0],
+                         static_cast<long long>(width - filled));
             return nullptr;
         }
+        filled += view.shape[0];
     }
-    auto pad = [&] {
-        auto *to = static_cast<uint8_t *>(out.buf);
-        int64_t row_nbytes = out.shape[1] * out.itemsize;
-        for (Py_ssize_t i = 0; i < count; i++, to += row_nbytes) {
+    auto lay = [&] {
+        int64_t at = 0;
+        int32_t number = 0;
+        for (Py_ssize_t i = 0; i < count; i++) {
             const Py_buffer &view = views[i].view;
-            std::memmove(to, view.buf, view.len); // which may be a part of the rows
-            repeat(static_cast<const uint8_t *>(filling.buf), filling.len, to + view.len, to + row_nbytes);
+            const int64_t row = own_rows[i], begin = row * width, length = view.shape[0];
+            auto *to = static_cast<uint8_t *>(out.buf) + begin * out.itemsize;
+            std::memmove(to + at * out.itemsize, view.buf, view.len); // which may be a part of the rows
+            number++;
+            if (counts[0] != nullptr) {
+                std::fill_n(counts[0] + begin + at, length, number);
+            }
+            if (counts[1] != nullptr) {
+                std::iota(counts[1] + begin + at, counts[1] + begin + at + length, 0);
+            }
+            at += length;
+            if (i + 1 < count && own_rows[i + 1] == row) {
+                continue;
+            }
+            repeat(static_cast<const uint8_t *>(filling.buf), filling.len, to + at * out.itemsize,
+                   to + width * out.itemsize);
+            for (int32_t *each : counts) {
+                if (each != nullptr) {
+                    std::fill(each + begin + at, each + begin + width, 0);
+                }
+            }
+            at = number = 0;
         }
     };
     if (out.len > SHORT_NBYTES) {
-        without_gil(pad);
+        without_gil(lay);
     } else {
-        pad();
+        lay();
     }
     Py_RETURN_TRUE;
 }

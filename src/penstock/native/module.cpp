@@ -263,7 +263,7 @@ PyMethodDef module_methods[] = {
     {"file_source", as_method<file_source>(), METH_VARARGS, nullptr},
     {"sparse_source", as_method<sparse_source>(), METH_VARARGS, nullptr},
     {"parts_source", as_method<parts_source>(), METH_VARARGS, nullptr},
-    {"pad_rows", as_method<pad_rows>(), METH_VARARGS, nullptr},
+    {"lay_rows", as_method<lay_rows>(), METH_VARARGS, nullptr},
     {"read_parts", as_method<read_parts>(), METH_VARARGS, nullptr},
     {"count_down", as_method<count_down>(), METH_VARARGS, nullptr},
     {"fit_rows", as_method<fit_rows>(), METH_VARARGS, nullptr},

@@ -163,7 +163,7 @@ bool take_announcements(PyObject *args, std::vector<Announcement> *announcements
 void raise_failure(const Job &job);
 PyObject *copy_now(PyObject *, PyObject *copies);
 PyObject *announce_now(PyObject *, PyObject *args);
-PyObject *pad_rows(PyObject *, PyObject *args);
+PyObject *lay_rows(PyObject *, PyObject *args);
 PyObject *permute_now(PyObject *, PyObject *args);
 PyObject *deal(PyObject *, PyObject *args);
 PyObject *read_parts(PyObject *, PyObject *args);

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from penstock import native
 from penstock.base._errors import ArgumentError
 from penstock.base._random import hashed, random_words
-from penstock.memory._rows import Indices, distinct, within
+from penstock.memory._rows import Indices, within
 from penstock.plan._index import mark_of
 from penstock.plan._node import Memory
 
@@ -342,7 +342,7 @@ class Blocks(ABC):
         blocks, before = self._order(epoch)
         which = np.searchsorted(before, rows, "right") - 1
         found = []
-        for number in distinct(which).tolist():
+        for number in sorted(set(which.tolist())):
             places = np.flatnonzero(which == number)
             found.append((self.block(epoch, int(blocks[number])), rows[places] - before[number], places))
         return found

@@ -16,12 +16,13 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from penstock import native
 from penstock.base import _tree
 from penstock.base._errors import ElementError, SpecError
-from penstock.base._random import random_words
+from penstock.base._random import are_firsts, random_words
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Structure
-from penstock.memory._rows import Indices, Leaves, Rows, copied, distinct, within
+from penstock.memory._rows import Indices, Leaves, Rows, copied, distinct, positions_of, within
 from penstock.plan._blocks import COST_BATCHES, Blocks, Buckets, Cost, Packs, in_runs
 from penstock.plan._index import mark_of
 from penstock.plan._node import (
@@ -290,15 +291,17 @@ class Pack(_OfLengths):
     def _pieces(self, epoch: int, indices: Indices) -> CutPieces:
         """What some rows are made of."""
         if self.packs is not None:
-            parts = [(np.empty(0, np.int64),) * 4]
+            parts = []
             for divided, rows, places in self.packs.located(epoch, indices):
                 taken, sizes = divided.taken(rows)
                 elements = divided.elements[taken].astype(np.int64)
                 starts, counts = np.zeros(len(elements), np.int64), self._known(0)[elements].astype(np.int64)
                 if divided.starts is not None and divided.counts is not None:
                     starts, counts = divided.starts[taken].astype(np.int64), divided.counts[taken].astype(np.int64)
-                parts.append((elements, starts, counts, np.repeat(places, sizes)))
-            return CutPieces(*map(np.concatenate, zip(*parts, strict=True)))
+                parts.append(CutPieces(elements, starts, counts, np.repeat(places, sizes)))
+            if len(parts) == 1:
+                return parts[0]
+            return CutPieces(*map(np.concatenate, zip(*parts, [np.empty(0, np.int64)] * 4, strict=True)))
         assert self.lengths is not None
         starts, stops = self._cuts[indices], self._cuts[indices + 1]
         firsts = np.searchsorted(self._ends, starts, "right")
@@ -312,13 +315,13 @@ class Pack(_OfLengths):
         return CutPieces(elements[has], skips[has], counts[has], owners[has])
 
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
-        """Reads the sequences of all rows once, and lays their pieces end to end.
+        """Reads the sequences of all rows, and lays their pieces end to end. Of a sequence in pieces all are read once.
 
         Raises:
             ElementError: A sequence is longer than a row, or has another length than was said.
         """
         pieces = self._pieces(epoch, indices)
-        members = distinct(pieces.elements)
+        members = distinct(pieces.elements) if self.splits else pieces.elements
         self._lay(pieces, members, self._read(reader, epoch, members), out)
 
     takes_stand_ins = False
@@ -347,26 +350,26 @@ class Pack(_OfLengths):
             if (tokens > size).any():
                 place = int(np.argmax(tokens > size))
                 raise self._too_long(int(elements[place]), int(tokens[place]))
-        which = np.searchsorted(members, elements)
+        which = range(len(elements)) if members is elements else np.searchsorted(members, elements).tolist()
         parts = np.flatnonzero(counts < self._known(0)[elements]).tolist() if self.splits else []
-        firsts = np.flatnonzero(np.diff(owners, prepend=-1))  # pieces of one row stand together
-        numbers = within(np.diff(firsts, append=len(owners))) + 1
-        rows = out.take(owners[firsts])
+        rows = positions_of(out.rows, len(out.arrays[0]))[owners]
         for leaf, column in enumerate(columns):
-            values = [column[each] for each in which.tolist()]
+            values = [column[each] for each in which]
             for piece in parts:
                 values[piece] = values[piece][starts[piece] : starts[piece] + counts[piece]]
-            tokens = kinds[0 if self.structure is None else leaf]
-            _fill_rows(rows, leaf, np.concatenate(values), np.add.reduceat(tokens, firsts), self.padding_value)
-        for kind, tokens in enumerate(kinds, leaf_count):
-            sizes = np.add.reduceat(tokens, firsts)
-            if self.offsets:
-                for row, mine in zip(rows.row_numbers(), np.split(tokens, firsts[1:]), strict=True):
-                    self._mark_ends(rows, kind, row, mine)
-            else:
-                _fill_rows(rows, kind, np.repeat(numbers, tokens), sizes, 0)
-            if self.positions:
-                _fill_rows(rows, kind + len(kinds), within(tokens), sizes, 0)
+            marks: list[Any] = list(out.arrays[leaf_count + leaf :: len(kinds)]) if leaf < len(kinds) else []
+            if self.offsets and marks:
+                marks[0] = None
+            array = out.arrays[leaf]
+            filling = np.full((), self.padding_value, array.dtype)
+            if not native.lay_rows(values, array, filling, rows, *marks):
+                alike = [np.array(value, array.dtype, order="C") for value in values]
+                native.lay_rows(alike, array, filling, rows, *marks)
+        if self.offsets:
+            firsts = np.flatnonzero(are_firsts(owners))  # pieces of one row stand together
+            for kind, tokens in enumerate(kinds, leaf_count):
+                for row, mine in zip(rows[firsts].tolist(), np.split(tokens, firsts[1:]), strict=True):
+                    self._mark_ends(out, kind, row, mine)
 
     @staticmethod
     def _mark_ends(out: Rows, leaf: int, row: int, tokens: Indices) -> None:
@@ -469,15 +472,6 @@ class Pack(_OfLengths):
         fillings = [self.padding_value] * count + [0] * (len(self.spec.leaves) - count)
         leaves = zip(self.spec.leaves, fillings, strict=True)
         return [np.full(leaf.max_shape, filling, leaf.dtype) for leaf, filling in leaves]
-
-
-def _fill_rows(out: Rows, leaf: int, laid: Any, counts: Indices, filling: Any) -> None:
-    """Writes what lies one after the other into rows, so much into each, and fills them up."""
-    places, stop = out.arrays[leaf], 0
-    for row, count in zip(out.row_numbers(), counts.tolist(), strict=True):
-        places[row, :count] = laid[stop : stop + count]
-        places[row, count:] = filling
-        stop += count
 
 
 def _words(number: int, calls: Iterator[int], count: int) -> Any:

@@ -149,7 +149,7 @@ class Padding:
             filling = np.zeros((), leaf.dtype)
             if fill is not None and holds(leaf.dtype, fill):
                 filling[...] = fill
-            if self.is_left or len(size) != 1 or not native.pad_rows(values, place, filling):
+            if self.is_left or len(size) != 1 or not native.lay_rows(values, place, filling):
                 if found.count(size) < len(found):
                     place[...] = filling
                 for row, value in enumerate(values):

@@ -5,6 +5,7 @@ from typing import Final, final
 
 import numpy as np
 
+from penstock.base._random import are_firsts
 from penstock.lower._analysis import PartedSource
 from penstock.lower._batches import ParallelProgram
 from penstock.lower._program import Position
@@ -64,7 +65,7 @@ class PartOrder:
             keys = batches * len(bounds) + parts
             by_key = np.lexsort((times, keys))
             keys, times = keys[by_key], times[by_key]
-            starts = np.flatnonzero(np.diff(keys, prepend=-1))
+            starts = np.flatnonzero(are_firsts(keys))
             ends = np.append(starts[1:], len(keys)) - 1
             is_wide = times[ends] - times[starts] >= self._unit_span
             places, numbers = np.divmod(keys[starts], len(bounds))
