@@ -41,6 +41,15 @@ def test_a_path_and_its_bytes_give_the_samples(form, tmp_path):
     assert np.array_equal(audio.decode(path, offset=0.25, duration=0.5), found[2000:6000]) or form == "OGG"
 
 
+@pytest.mark.parametrize("form", ["WAV", "FLAC", "AIFF"])
+def test_samples_of_16_bits_are_the_floats_of_libsndfile(form):
+    samples = np.arange(-(1 << 15), 1 << 15).astype("i2").reshape(-1, 2)
+    data = encoded(samples, form)
+    expected, _ = soundfile.read(io.BytesIO(data), dtype="float32")
+    assert np.array_equal(audio.decode(data), expected)
+    assert np.array_equal(audio.decode(data, offset=1.0, duration=0.5), expected[RATE : RATE + RATE // 2])
+
+
 @pytest.mark.parametrize(("rate", "mode"), [(16000, "CONSTANT"), (16000, "VARIABLE"), (44100, "VARIABLE")])
 def test_an_mp3_has_the_same_samples_in_its_parts(rate, mode, tmp_path):
     noise = np.random.default_rng(0).normal(0, 0.1, 30000) * (np.arange(30000) % 9000 > 4000)

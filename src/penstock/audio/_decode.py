@@ -46,7 +46,7 @@ class Decoding:
 
     Of a path no more is read than the part that is wanted, and of the end of Vorbis some seconds before it. Of MP3, AAC
     and Opus all before it is read, and of AAC and Opus decoded, so that a part has the bits of the whole.
-    Runs without the GIL. Memory: the part in float32, twice where it is resampled.
+    Runs without the GIL. Memory: the part in float32, twice where it is resampled, and as it is stored.
 
     Example:
         >>> import soundfile
