@@ -182,7 +182,7 @@ class Loader(NoArray):
         if self._is_compared:
             return
         epoch, position = self.progress.at
-        shard, length = self.arrangement.options.shard, self.arrangement.program.batch_count
+        shard, length = self.arrangement.options.shard, self.arrangement.top.program.batch_count
         facts = {
             "plan": self.progress.identity,
             "mix": self.progress.place_at((epoch, position)).eras,
@@ -214,7 +214,7 @@ class Loader(NoArray):
     @property
     def element_spec(self) -> Tree:
         """The tree of `ArraySpec` of what is delivered."""
-        spec, count = self.arrangement.program.spec, self.arrangement.share.micro_count
+        spec, count = self.arrangement.top.program.spec, self.arrangement.share.micro_count
         tree = self._in_place(spec.tree if count == 1 else spec.divided(count).tree)
         return (tree, ArraySpec((), np.float32)) if self.arrangement.options.uneven == "pad" else tree
 
@@ -608,7 +608,7 @@ class Loader(NoArray):
                 return batch
             # First: if Ctrl-C struck behind the move, the iterator would go on with the next epoch.
             turns, (_, index) = self.arrangement.turns, self._place()
-            iterator.is_over = index + (turns.step_size if turns else 1) == self.arrangement.program.batch_count
+            iterator.is_over = index + (turns.step_size if turns else 1) == self.arrangement.top.program.batch_count
             self.progress.step(delivery.consumed, count=turns.group if turns else 1, is_last=iterator.is_over)
             if iterator.is_over:
                 self._end_epoch(epoch)
@@ -645,7 +645,7 @@ class Loader(NoArray):
             batch = delivery.take(progress.at, timeout_s)
             if batch is END_OF_EPOCH:
                 return batch
-            structure = self.arrangement.program.spec.structure
+            structure = self.arrangement.top.program.spec.structure
             progress.micro_batches = [
                 structure.unflatten(each) for each in share.micro_batches(structure.flatten_up_to(batch))
             ]

@@ -171,7 +171,7 @@ def test_budget_is_its_items() -> None:
     assert items.projected_nbytes == 350
     items.require(None)
     items.require(350)
-    assert items.source_share(None) == items.source_share(350) == 1
+    assert items.source_share(350) == 1
     assert items.source_share(346) == 0.5
     assert items.source_share(100) == 0
     assert math.isclose(items.ring_nbytes, 300)

@@ -1,6 +1,9 @@
 """From a plan to what runs it: which workers are chosen, when functions run, and what stays if something fails."""
 
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -9,9 +12,16 @@ import pytest
 
 import penstock as ps
 from penstock.base._errors import TravelError
-from penstock.lower._analysis import analyse
+from penstock.lower._analysis import Analysis, analyse
+from penstock.lower._copies import CopyPlan
+from penstock.lower._share import Share
+from penstock.memory._spans import BatchLayout, SpanLayout
+from penstock.run._arrange import arrange
 from penstock.run._choose import Choice, Machine, choose, choose_reader
+from penstock.run._crew import PoolRight
 from penstock.run._options import LoaderOptions
+from penstock.run._quarantine import Quarantine
+from penstock.run.pool._payload import PlanPayload
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # a worker cannot import it
 
@@ -125,3 +135,51 @@ def test_a_dataset_that_a_function_holds_and_that_fails_does_not_stop_the_others
 
     with ps.range(6).map(tries, element_spec=INT).batch(3).loader("processes", workers=1) as loader:
         assert [batch.tolist() for batch in loader] == [[0, 1, 2], [3, 4, 5]]
+
+
+def told(value: Any) -> Any:
+    """What a value of planning says, without what lives. Fails where a value can be changed."""
+    if isinstance(value, PlanPayload):
+        return value.shared_nbytes  # steps travel with what they have found out, such as their specs
+    if is_dataclass(value):
+        given = [each for each in fields(value) if each.init]
+        for each in given:
+            with pytest.raises(FrozenInstanceError):
+                setattr(value, each.name, None)
+        if isinstance(value, Analysis):  # the rest follows from the plan
+            given = given[:1]
+        return type(value), [told(getattr(value, each.name)) for each in given]
+    if isinstance(value, SpanLayout | BatchLayout | CopyPlan):
+        return type(value), value.spec
+    if isinstance(value, PoolRight | Quarantine):  # these live
+        return type(value)
+    if isinstance(value, Mapping):
+        return [(told(key), told(each)) for key, each in value.items()]
+    if isinstance(value, tuple | list):
+        return [told(each) for each in value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (lambda: ps.range(64).batch(8), {}),
+        (lambda: ps.range(64).batch(8), {"executor": "processes", "workers": 2, "memory_limit": 2 << 30}),
+        (lambda: ps.range(64).map(slow).cache().shuffle(0).batch(8), {"workers": 2}),
+        (lambda: ps.from_arrays(np.zeros((64, 2))).map(quick).batch(8), {"shard": (1, 2)}),
+        (lambda: ps.range(64).map(slow).batch(8), {"executor": "inline", "on_error": "replace"}),
+        (lambda: ps.from_generator(range, 64).batch(8, drop_remainder=True), {}),
+        (lambda: ps.from_generator(range, 64).batch(8, drop_remainder=True), {"executor": "threads", "shard": (0, 2)}),
+        (lambda: ps.range(64).map(slow).filter(bool).batch(8).map(slow), {"workers": 2}),
+    ],
+)
+def test_an_arrangement_cannot_be_changed_and_another_of_the_same_dataset_is_equal(
+    make: Callable[[], ps.Dataset], options: dict[str, Any], tmp_path: Path
+) -> None:
+    plan, wanted = make()._node, LoaderOptions(**options, quarantine=tmp_path / "failed.jsonl")
+    said = []
+    for _ in range(2):
+        made = arrange(plan, wanted, Share(*wanted.shard))
+        said.append(told(replace(made, probes=())))  # specs are found once
+        made.close()
+    assert said[0] == said[1]

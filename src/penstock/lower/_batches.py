@@ -8,7 +8,8 @@ import functools
 import itertools
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Any, Final, final
 
@@ -112,43 +113,28 @@ def put_into(out: Rows, place: Any, rows: Sequence[Any]) -> None:
 
 
 @final
+@dataclass(frozen=True, eq=False)
 class ParallelProgram(Program):
     """A program whose units fill batches, the elements that the loader delivers.
 
     Batches are cut into rows, which workers fill side by side.
-
-    Args:
-        node: The plan.
-        shard: The rows of each batch that are delivered: a `Share`, or `(index, count)`.
-        same_epoch: Every epoch is epoch 0 again, for evaluation.
-        spans: Where the elements of the stream below the plan lie, if there is one.
-        is_inner: The plan is a part of the user's, and its batches do not appear in messages.
     """
 
-    def __init__(
-        self,
-        node: Node,
-        shard: Share | tuple[int, int] = _WHOLE,
-        *,
-        same_epoch: bool = False,
-        spans: SpanLayout | None = None,
-        is_inner: bool = False,
-    ) -> None:
-        self.node = node
-        self.same_epoch = same_epoch
-        self.is_inner = is_inner
-        self.spans = spans
-        self.shard = Share(*shard)
-        self._closed: dict[int, Node] = {}
-        self._announcing = threading.Lock()
-        """Held while reads are announced to a server. Units that would read them wait, so requests keep their order."""
-        if not self.shard.is_whole or self.shard.micro_count > 1:
-            require_shares(self.node, self.shard)
+    shard: Share = _WHOLE
+    """The rows of each batch that are delivered."""
+    _: KW_ONLY
+    same_epoch: bool = False
+    """Every epoch is epoch 0 again, for evaluation."""
+    spans: SpanLayout | None = None
+    """Where the elements of the stream below the plan lie, if there is one."""
+    is_inner: bool = False
+    """The plan is a part of the user's, and its batches do not appear in messages."""
+    _announcing: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+    """Held while reads are announced to a server. Units that would read them wait, so requests keep their order."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # The sources are opened again in the other process.
-        make = functools.partial(ParallelProgram, same_epoch=self.same_epoch, spans=self.spans, is_inner=self.is_inner)
-        return make, (self.node, self.shard), {"room_nbytes": self.room_nbytes, "source_share": self.source_share}
+    def __post_init__(self) -> None:
+        if self.shard.divides:
+            require_shares(self.node, self.shard)
 
     @cached_property
     def sources(self) -> OpenSources:
@@ -240,11 +226,11 @@ class ParallelProgram(Program):
         Until the end is known, the arithmetic of the plan treats the stream as endless. Its answers for elements that
         exist stay right when the end is known.
         """
-        if length < 0:
-            return self.node
-        if length not in self._closed:
-            self._closed = {length: closed(self.node, length)}  # replaced as a whole, for other threads may read it
-        return self._closed.get(length) or closed(self.node, length)
+        return self.node if length < 0 else self._closed(length)
+
+    @cached_property
+    def _closed(self) -> Callable[[int], Node]:
+        return functools.lru_cache(1)(functools.partial(closed, self.node))
 
     def rest(self, index: int, filled: int) -> tuple[int, int]:
         """Returns how many rows of a batch the first elements of a stream make, and how many elements these need.
@@ -410,7 +396,7 @@ class ParallelProgram(Program):
     def _fill_whole(self, reader: Reader, unit: Unit, out: Rows) -> None:
         box = out if self.shard.is_whole else reader.scratch(1)
         reader.read(unit.epoch, np.array([unit.index], np.int64), box)
-        if self.shard.is_whole and self.shard.micro_count == 1:
+        if not self.shard.divides:
             return
         counts = {
             len(array[0]) if extent is None else int(extent[0])

@@ -5,6 +5,7 @@ Its result is the number of bytes that the part takes.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from time import perf_counter
 from typing import Any, final
@@ -30,41 +31,30 @@ def cache_of(opened: Any) -> PartCache:
 
 
 @final
+@dataclass(frozen=True)
 class DecodeReader:
-    """What a worker that decodes parts has open.
+    """What a worker that decodes parts has open."""
 
-    Args:
-        caches: The open sources.
-        memory: Where decoded parts go.
-        status: Where the worker writes what it is working on.
-    """
-
-    def __init__(self, caches: Sequence[PartCache], memory: PartMemory, status: WorkerStatus | None) -> None:
-        self.caches = caches
-        self.memory = memory
-        self.status = status or WorkerStatus()
+    caches: Sequence[PartCache]
+    """The open sources."""
+    memory: PartMemory
+    """Where decoded parts go."""
+    status: WorkerStatus
+    """Where the worker writes what it is working on."""
+    own: Sequence[OpenSources]
+    """The sources that close with this reader."""
 
 
 @final
+@dataclass(frozen=True, eq=False)
 class PartProgram(Program):
-    """Decodes parts.
+    """Decodes parts."""
 
-    Args:
-        sources: The sources.
-        step_count: The steps of their plan.
-    """
-
+    sources: Sequence[PartedSource]
+    plan_step_count: int
+    """The steps of their plan."""
     opened: Sequence[PartCache] | None = None
     """The sources, if they are open in this process; else each worker opens them."""
-
-    def __init__(self, sources: Sequence[PartedSource], step_count: int) -> None:
-        self.sources = sources
-        self.node = sources[0].node
-        self._step_count = step_count
-
-    def __reduce__(self) -> Any:
-        state = {"room_nbytes": self.room_nbytes}
-        return PartProgram, (self.sources, self._step_count), state
 
     @cached_property
     def spec(self) -> Spec:
@@ -74,7 +64,7 @@ class PartProgram(Program):
     @property
     def step_count(self) -> int:
         """The steps of the plan, one of which is the source."""
-        return self._step_count
+        return self.plan_step_count
 
     @cached_property
     def _firsts(self) -> list[int]:
@@ -106,14 +96,14 @@ class PartProgram(Program):
         self, isolation: type[seeded_globals] | None, status: WorkerStatus | None = None, inputs: Any = None
     ) -> DecodeReader:
         """Opens the sources, unless they are open."""
-        caches = self.opened
+        caches, own = self.opened, []
         if caches is None:
-            self._own = [OpenSources(each.node) for each in self.sources]
-            caches = [cache_of(own[each.source]) for own, each in zip(self._own, self.sources, strict=True)]
-        return DecodeReader(caches, inputs, status)
+            own = [OpenSources(each.node) for each in self.sources]
+            caches = [cache_of(opened[each.source]) for opened, each in zip(own, self.sources, strict=True)]
+        return DecodeReader(caches, inputs, status or WorkerStatus(), own)
 
     def close(self, reader: DecodeReader) -> None:
-        """Nothing: sources close when they are dropped."""
+        """Nothing: sources close when the reader is dropped."""
 
     def run(self, reader: DecodeReader, unit: Unit, memory: RingView) -> int:
         """Decodes a part."""

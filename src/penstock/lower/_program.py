@@ -9,9 +9,11 @@ There are three: `ParallelProgram` for plans with random access and for steps ab
 that one worker reads in order, and `PartProgram` for parts of sources that are decoded ahead.
 """
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from penstock.base._random import seeded_globals
@@ -58,17 +60,24 @@ class UnitResult(NamedTuple):
     """Duration, from an executor that does not share the header of the ring; else 0."""
 
 
+@dataclass(frozen=True, eq=False)
 class Program(ABC):
     """A plan that is ready to run. `UnitRunner` runs its units, with one reader for each worker.
 
-    The type of readers is the program's own. Each has the `status` of its worker.
+    The type of readers is the program's own. Each has the `status` of its worker. A program does not change: workers
+    share it, and its copies in other processes are the same.
     """
 
-    room_nbytes: float = math.inf
-    """See `RetryBudget`."""
-    source_share: float = 1.0
-    """The part of their memory that sources keep when they are opened."""
     node: Node
+    room_nbytes: float = field(default=math.inf, kw_only=True)
+    """See `RetryBudget`."""
+    source_share: float = field(default=1.0, kw_only=True)
+    """The part of their memory that sources keep when they are opened."""
+
+    def __reduce__(self) -> Any:
+        # Without what it found out here: in the other process, sources are opened again.
+        given = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
+        return functools.partial(type(self), **given), ()
 
     @property
     @abstractmethod

@@ -38,6 +38,11 @@ class Share(NamedTuple):
         """Whether batches are delivered as they are."""
         return self.count == 1 and self.uneven == "refuse"
 
+    @property
+    def divides(self) -> bool:
+        """Whether batches are not delivered as they are, each at once."""
+        return not self.is_whole or self.micro_count > 1
+
     def size(self, most: int) -> int:
         """The most rows that are delivered of a batch of at most `most`."""
         parts = self.micro_count * self.multiple if self.uneven == "mask" else 1

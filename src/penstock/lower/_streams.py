@@ -9,6 +9,7 @@ out. So each element is copied once.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, final
 
 from penstock.base._random import seeded_globals
@@ -17,7 +18,7 @@ from penstock.lower._program import Program, Unit
 from penstock.memory._ring import RingView
 from penstock.memory._rows import Leaves, Rows
 from penstock.memory._spans import BatchLayout, SpanLayout, objects_of
-from penstock.plan._node import Elements, Node
+from penstock.plan._node import Elements
 from penstock.plan._reader import OpenSources, Reader, WorkerStatus
 
 
@@ -72,17 +73,12 @@ class Cursor:
 
 
 @final
+@dataclass(frozen=True, eq=False)
 class FeedProgram(Program):
-    """The part of a stream that one worker reads in order.
+    """The part of a stream that one worker reads in order."""
 
-    Args:
-        node: That part of the plan.
-        layout: What it writes: spans, or batches.
-    """
-
-    def __init__(self, node: Node, layout: SpanLayout | BatchLayout) -> None:
-        self.node = node
-        self.layout = layout
+    layout: SpanLayout | BatchLayout
+    """What it writes: spans, or batches."""
 
     @property
     def spec(self) -> Spec:

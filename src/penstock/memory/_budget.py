@@ -85,9 +85,9 @@ class Budget:
             "use a smaller prefetch or fewer workers. memory_limit= makes this an error."
         )
 
-    def source_share(self, limit: int | None, process_count: int = 0) -> float:
+    def source_share(self, limit: int, process_count: int = 0) -> float:
         """The part of `source_nbytes` that a limit leaves to the sources; 1 for all of it, or without sources."""
-        if limit is None or not self.source_nbytes:
+        if not self.source_nbytes:
             return 1.0
         excess = self.projected_nbytes + overhead_nbytes(process_count) - limit
         return min(1.0, max(0.0, 1 - excess / self.source_nbytes))

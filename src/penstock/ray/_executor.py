@@ -43,7 +43,7 @@ class RayExecutor(Executor):
 
     def __init__(self, client: Client, request: ExecutorRequest) -> None:
         self._receiver = ClientReceiver(client)
-        self._payload: PlanPayload | None = request.take_payload()
+        self._payload: PlanPayload | None = request.payload
         self._timeout_s = request.timeout_s
         self._events = request.events
         self._task: RayTask | None = None

@@ -5,17 +5,20 @@ Its order:
 1. `lower` rewrites the plan, and a stream is divided.
 2. Workers are chosen, by arithmetic. They find what functions return: the only place where one runs before the first
    batch. With what that told they are chosen again.
-3. Programs are made, and what travels is packed.
-4. Memory is added up, and sources are opened.
+3. Programs are made. They get their limits of memory, and what travels is packed.
+4. Memory is added up. If sources must keep less, step 3 gives them other limits.
+5. Sources are opened, so that what is gone is an error now.
 
-What comes out is a value. Another plan, such as the rest of an epoch with other batches, is another arrangement.
+What comes out is a value, and so is what it is made from: a step returns another one. Another plan, such as the rest of
+an epoch with other batches, is another arrangement. Three things live already, and `close` or `start` ends them: the
+right to the workers that found specs (`PoolRight`), open sources, and the file of the quarantine.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, final
+from typing import Final, TypeVar, final
 
 from penstock import native
 from penstock.lower._analysis import Analysis, analyse, lower
@@ -59,11 +62,18 @@ class StreamFiller:
     crew: Crew
     stages: "Mapping[Stage, Filler]"
     """What it takes from other workers."""
+    gives_cursor: bool
+    """See `StreamStages`."""
 
     @property
     def slot_count(self) -> int:
         """The number of spans."""
         return self.program.layout.slot_count
+
+    def limited(self, share: float) -> "StreamFiller":
+        """See `Filler.limited`."""
+        stages = {stage: each.limited(share) for stage, each in self.stages.items()}
+        return replace(_limited(self, share), stages=stages)
 
 
 @final
@@ -101,7 +111,7 @@ class Filler:
     @property
     def is_filled_by_reader(self) -> bool:
         """Whether the reader of the stream fills the ring itself, and there are no other workers."""
-        return self.stream is not None and self.crew is self.stream.crew
+        return self.stream is not None and isinstance(self.stream.program.layout, BatchLayout)
 
     def all(self) -> Iterator["Filler | StreamFiller | PartFiller"]:
         """Yields this, and those that it reads from."""
@@ -112,6 +122,15 @@ class Filler:
                 yield from each.all()
         if self.parts is not None:
             yield self.parts
+
+    def limited(self, share: float) -> "Filler":
+        """The same with limits of memory, and ready to travel. Sources keep this share of their memory."""
+        stream, parts = self.stream, self.parts
+        if stream is not None:
+            stream = stream.limited(share)
+            if self.is_filled_by_reader:
+                return replace(self, program=replace(self.program, source_share=share), crew=stream.crew, stream=stream)
+        return replace(_limited(self, share), stream=stream, parts=parts and _limited(parts, share))
 
     def batch_programs(self) -> list[ParallelProgram]:
         """The programs that fill batches, here and in stages. Those that fill spans open their own sources."""
@@ -130,33 +149,43 @@ class Filler:
         inner = [stage.busiest for stage in self.stream.stages.values()] if self.stream is not None else []
         return next((each for each in (self.crew, *inner) if each.reach == "process"), self.crew)
 
-    def budget(self) -> Budget:
-        """Adds up the memory."""
+    def fits(self, limit: int) -> bool:
+        """Whether a limit is enough, if sources keep what it leaves them."""
+        return self.budget(self.source_share(limit)).source_share(limit, self.process_count) == 1
+
+    def source_share(self, limit: int) -> float:
+        """The part of their memory that a limit leaves to sources."""
+        share = 1.0
+        for _ in range(2):  # parts for which there is no room take some, where they are decoded alone
+            share *= self.budget(share).source_share(limit, self.process_count)
+        return share
+
+    def budget(self, share: float) -> Budget:
+        """Adds up the memory, if sources keep this share of theirs."""
         program, crew, stream = self.program, self.crew, self.stream
-        share = program.source_share
         waiting_nbytes = kept_nbytes = source_nbytes = 0
         if stream is not None:
-            inner = [(id(stage.node), each.budget()) for stage, each in stream.stages.items()]
+            inner = [(id(stage.node), each.budget(share)) for stage, each in stream.stages.items()]
             staged = {key: each.projected_nbytes - each.source_nbytes for key, each in inner}
             waiting_nbytes = self._waiting_nbytes(stream) + stream.facts.sequence_nbytes(staged)
             kept_nbytes = stream.facts.kept_nbytes(staged)
             source_nbytes = stream.facts.source_nbytes(staged, share=share)
             source_nbytes += sum(each.source_nbytes for _, each in inner)
-        own_nbytes = self.facts.source_nbytes(share=share)
         worker_count = max(crew.worker_count, crew.process_count)
-        parts_nbytes = 0
+        shared, parts_nbytes = set(), 0
         if self.parts is not None:
             parts = self.parts.program
-            own_nbytes = self.facts.source_nbytes(share=share, shared={key_of(each.source) for each in parts.sources})
+            shared = {key_of(each.source) for each in parts.sources}
             source_nbytes += parts.room(share)
             parts_nbytes = parts.own_nbytes(share, crew.process_count)
+        own_nbytes = self.facts.source_nbytes(share=share, shared=shared)
         return budget(
             self.facts,
             program.spec,
             slot_count=self.slot_count,
             worker_count=worker_count,
             parts_nbytes=parts_nbytes,
-            shared_nbytes=crew.shared_nbytes,
+            shared_nbytes=crew.payload.shared_nbytes,
             spans_nbytes=waiting_nbytes,
             kept_nbytes=kept_nbytes,
             is_sent=crew.reach == "machine",
@@ -187,13 +216,9 @@ class Arrangement:
     """The plan that runs."""
     top: Filler
     """What fills the ring that the user reads."""
-    program: ParallelProgram
-    """Its program."""
     options: LoaderOptions
     share: Share
     """The rows of each batch that are delivered."""
-    gives_cursor: bool
-    """States hold how far a filter got in an input that it reads by index."""
     quarantine: Quarantine | None
     """Takes elements that are set aside, if the plan has guards."""
     probes: Sequence[Crew]
@@ -203,6 +228,11 @@ class Arrangement:
     def plan(self) -> Node:
         """The plan that runs."""
         return self.facts.plan
+
+    @property
+    def gives_cursor(self) -> bool:
+        """Whether states hold how far a filter got in an input that it reads by index."""
+        return self.top.stream is not None and self.top.stream.gives_cursor
 
     @cached_property
     def turns(self) -> OwnBatches | None:
@@ -223,7 +253,7 @@ class Arrangement:
     @cached_property
     def budget(self) -> Budget:
         """The memory."""
-        return self.top.budget()
+        return self.top.budget(self.top.program.source_share)
 
     @cached_property
     def overhead_nbytes(self) -> int:
@@ -235,10 +265,6 @@ class Arrangement:
         """Remarks about the choices, and events of worker processes so far; a line each."""
         found = [each.crew.notes for each in self.top.all()]
         return "\n".join(dict.fromkeys(text for text in found if text))
-
-    def leave(self) -> None:
-        """Lets workers go that found specs."""
-        leave(self.probes)
 
     def close(self) -> None:
         """Frees what was opened, if nothing was started."""
@@ -274,37 +300,28 @@ def arrange(
     if options.whole_batches:
         plan = OwnBatches(plan, first, *options.shard, options.micro_batches, fills=options.uneven == "pad")
     facts = lower(plan, options.on_error, prunes=options.executor == "auto")
-    rest, divides = share, not (share.is_whole and share.micro_count == 1)
-    if divides and options.batch_axis is not None:
+    rest = share
+    if share.divides and options.batch_axis is not None:
         facts = analyse(BatchFirst(facts.plan, options.batch_axis))
-    if are_side_by_side(facts.plan) and share.uneven == "refuse" and share.count * share.micro_count > 1:
+    if are_side_by_side(facts.plan) and share.uneven == "refuse" and share.divides:
         own = with_own_rows(facts.plan, share.index, share.count, share.micro_count)
         facts, rest = analyse(own), Share()
     if quarantine is None and options.on_error != "raise":
         quarantine = options.make_quarantine(plan, facts)
     arranger = _Arranger(options, same_epoch=same_epoch)
     try:
-        top, gives_cursor = arranger.filler(facts, rest, options)
+        top = arranger.filler(facts, rest, options)
         for each in walk(facts.plan):
             if isinstance(each, OwnRows):
-                require_shares(
-                    each.source, Share(each.index, each.count, micro_count=each.micro_count), stands_alone=False
-                )
-        made = Arrangement(facts, top, top.program, options, share, gives_cursor, quarantine, arranger.probes)
-        limit, process_count = options.memory_limit, top.process_count
-        made = _limited(made, limit, process_count)
-        if top.parts is not None and made.budget.source_share(limit, process_count) < 1:  # ahead needs more room
-            without = _limited(replace(made, top=replace(top, parts=None)), limit, process_count)
-            if without.budget.source_share(limit, process_count) < 1:
-                made = _limited(made, limit, process_count)  # neither fits: the error names this sum
-            else:
-                leave([top.parts.crew])
-                made = without
-        top = made.top
-        for filler in top.all() if top.program.source_share < 1 else ():
-            if not (isinstance(filler, Filler) and filler.is_filled_by_reader):
-                _pack(filler)
-        made.budget.require(limit, process_count)
+                require_shares(each.source, share, stands_alone=False)
+        top = top.limited(1.0)
+        if (limit := options.memory_limit) is not None:
+            # Decoding ahead needs more room. If there is too little without it too, the error names the sum with it.
+            top = next((each for each in (top, replace(top, parts=None)) if each.fits(limit)), top)
+            if (source_share := top.source_share(limit)) < 1:
+                top = top.limited(source_share)
+        made = Arrangement(facts, top, options, share, quarantine, tuple(arranger.probes))
+        made.budget.require(limit, top.process_count)
         top.crew.require(made.budget.store_nbytes)
         for program in top.batch_programs():
             program.open_sources()  # here, and not by the first of several threads
@@ -314,19 +331,20 @@ def arrange(
     return made
 
 
-def _limited(made: Arrangement, limit: int | None, process_count: int) -> Arrangement:
-    """The same arrangement, with as much memory for sources as the limit leaves."""
-    if limit is None:
-        return made
-    share = 1.0
-    for _ in range(2):  # parts for which there is no room take some, where they are decoded alone
-        for filler in made.top.all():
-            filler.program.source_share = share
-        made = replace(made)  # without the sum that it knows
-        share *= made.budget.source_share(limit, process_count)
-    for filler in made.top.all():
-        filler.program.source_share = share
-    return replace(made)
+_Each = TypeVar("_Each", Filler, StreamFiller, PartFiller)
+
+
+def _limited(filler: _Each, share: float) -> _Each:
+    """See `Filler.limited`. A worker may take its part of all memory but the ring to decode one element."""
+    program, crew, room_nbytes = filler.program, filler.crew, math.inf
+    if crew.memory_limit is not None:
+        ring_nbytes = filler.slot_count * SlotLayout(program.spec).nbytes
+        left_nbytes = crew.memory_limit - ring_nbytes - overhead_nbytes(crew.process_count)
+        room_nbytes = max(LEAST_ROOM_NBYTES, left_nbytes // max(1, crew.worker_count))
+    program = replace(program, room_nbytes=room_nbytes, source_share=share)
+    while learn_held((packed := crew.packed(program)).payload.unseen, crew):
+        pass  # now with the specs of caches in datasets that functions hold
+    return replace(filler, program=program, crew=packed)
 
 
 @final
@@ -335,16 +353,13 @@ class _Arranger:
 
     def __init__(self, options: LoaderOptions, *, same_epoch: bool) -> None:
         self._same_epoch = same_epoch
-        self._memory_limit = options.memory_limit
         self._machine = Machine.here()
         self.crews: list[Crew] = []
         """All that may have begun."""
         self.probes: list[Crew] = []
 
-    def filler(
-        self, facts: Analysis, share: Share, options: LoaderOptions, *, is_inner: bool = False
-    ) -> tuple[Filler, bool]:
-        """What fills a ring with the elements of a plan; and see `Arrangement.gives_cursor`.
+    def filler(self, facts: Analysis, share: Share, options: LoaderOptions, *, is_inner: bool = False) -> Filler:
+        """What fills a ring with the elements of a plan.
 
         Args:
             facts: The plan.
@@ -352,89 +367,54 @@ class _Arranger:
             options: How it runs.
             is_inner: The plan is a part of the user's.
         """
-        if facts.plan.access == "random":
-            return self._batches(facts, share, options, is_inner=is_inner), False
-        self._learn(facts, options)
-        if share.uneven != "refuse" and are_side_by_side(facts.plan):
-            require_shares(facts.plan, share)  # the steps above do not know what is side by side
-        divided = divide(facts.plan)
-        is_whole = share.is_whole and share.micro_count == 1
-        above = replace(analyse(divided.above), functions=divided.functions)
-        if divided.batch_size is None or not is_whole or options.executor == "inline":
-            return self._batches(above, share, options, divided, is_inner=is_inner), divided.gives_cursor
-        stream = self._stream(
-            divided, BatchLayout(divided.above.spec, divided.batch_size, options.prefetch + 2), options
-        )
-        program = ParallelProgram(divided.above, same_epoch=self._same_epoch)
-        return Filler(above, program, stream.crew, stream.slot_count, stream), divided.gives_cursor
-
-    def _batches(
-        self,
-        facts: Analysis,
-        share: Share,
-        options: LoaderOptions,
-        divided: StreamStages | None = None,
-        *,
-        is_inner: bool,
-    ) -> Filler:
-        """Workers fill rows of one slot side by side."""
-        crew, layout, stream = self._crew(facts, options), None, None
+        slot_count = options.prefetch + 2
+        divided = layout = stream = copies = decoding = None
+        if facts.plan.access == "stream":
+            self._learn(facts, options)
+            if share.uneven != "refuse" and are_side_by_side(facts.plan):
+                require_shares(facts.plan, share)  # the steps above do not know what is side by side
+            divided = divide(facts.plan)
+            facts = replace(analyse(divided.above), functions=divided.functions)
+            if divided.batch_size is not None and not share.divides and options.executor != "inline":
+                stream = self._stream(divided, BatchLayout(facts.plan.spec, divided.batch_size, slot_count), options)
+                program = ParallelProgram(facts.plan, same_epoch=self._same_epoch)
+                return Filler(facts, program, stream.crew, slot_count, stream)
+        crew = self._crew(facts, options)
         if divided is not None:
-            is_read_here = crew.reach is None
-            size, count = (2 * divided.batch_count, 1) if is_read_here else (divided.span_size, divided.span_count)
+            # Without workers, the caller reads as many elements as it needs.
+            own = None if crew.reach else crew
+            size, count = (2 * divided.batch_count, 1) if own else (divided.span_size, divided.span_count)
             layout = SpanLayout(divided.below.spec, size, count)
-            stream = self._stream(divided, layout, options, is_read_here=is_read_here)
+            stream = self._stream(divided, layout, options, own)
         program = ParallelProgram(facts.plan, share, same_epoch=self._same_epoch, spans=layout, is_inner=is_inner)
-        copies = decoding = None
         if not facts.functions and divided is None and not is_inner and crew.reach == "thread" and native.has_engine():
             copies = CopyPlan.of(facts.plan, share)
         if facts.parted and divided is None and crew.reach in ("thread", "process"):
-            decode = PartProgram(facts.parted, len(facts.steps))
+            decode = PartProgram(facts.parted[0].node, facts.parted, len(facts.steps))
             if copies is not None and not PartOrder(program, decode.sources, 1).is_local(decode.room(1.0)):
                 copies = None  # units decode side by side what there is no room for
             if copies is None:
                 decoding = PartFiller(decode, self._made(crew.choice, options))
-                self._pack(decoding)
-        filler = Filler(facts, program, crew, options.prefetch + 2, stream, decoding, copies)
-        self._pack(filler)
-        return filler
+        return Filler(facts, program, crew, slot_count, stream, decoding, copies)
 
     def _stream(
         self,
         divided: StreamStages,
         layout: SpanLayout | BatchLayout,
         options: LoaderOptions,
-        *,
-        is_read_here: bool = False,
+        crew: Crew | None = None,
     ) -> StreamFiller:
-        """One worker, or the caller, writes the elements of a stream into spans."""
+        """One worker, or the caller's crew, writes the elements of a stream into spans."""
         are_many = len(divided.stages) > self._machine.cpu_count
         stages = {}
         for each in divided.stages:
             # A process for each shard of a generator would be too many.
             is_apart = not (are_many and each.is_generator and options.executor == "auto")
             inner = replace(options, executor=options.executor if is_apart else "threads", prefetch=each.prefetch)
-            stages[each], _ = self.filler(analyse(each.plan), Share(), inner, is_inner=True)
+            stages[each] = self.filler(analyse(each.plan), Share(), inner, is_inner=True)
         below = analyse(divided.below)
-        if is_read_here:
-            crew = self._made(Choice("inline", 0), options)
-        else:
-            crew = self._one(below, options, has_stages=bool(stages))
-        stream = StreamFiller(below, FeedProgram(divided.below, layout), crew, stages)
-        self._pack(stream)
-        return stream
-
-    def _pack(self, filler: Filler | StreamFiller | PartFiller) -> None:
-        filler.program.room_nbytes = self._room_nbytes(filler)
-        _pack(filler)
-
-    def _room_nbytes(self, filler: Filler | StreamFiller | PartFiller) -> float:
-        """Returns what the limit of memory leaves each worker to decode one element: a share of all but the ring."""
-        if self._memory_limit is None:
-            return math.inf
-        ring_nbytes = filler.slot_count * SlotLayout(filler.program.spec).nbytes
-        left_nbytes = self._memory_limit - ring_nbytes - overhead_nbytes(filler.crew.process_count)
-        return max(LEAST_ROOM_NBYTES, left_nbytes // max(1, filler.crew.worker_count))
+        crew = crew or self._one(below, options, has_stages=bool(stages))
+        return StreamFiller(below, FeedProgram(divided.below, layout), crew, stages, divided.gives_cursor)
 
     def _learn(self, facts: Analysis, options: LoaderOptions) -> None:
         """Finds the specs of a stream where its workers are, for functions and generators may crash."""
@@ -457,10 +437,10 @@ class _Arranger:
         crew = self._made(choose(facts, options, self._machine), options)
         if facts.functions:
             stays = learn(facts, crew, may_stay=options.executor == "auto")
-            crew.choice = choose(facts, options, self._machine, stays)
+            crew = replace(crew, choice=choose(facts, options, self._machine, stays))
         crew.choice.tell()
         if crew.reach == "machine":
-            crew.leave()
+            leave([crew])
         return crew
 
     def _one(self, facts: Analysis, options: LoaderOptions, *, has_stages: bool) -> Crew:
@@ -473,12 +453,13 @@ class _Arranger:
             self.probes.remove(crew)  # the worker that found the specs reads the stream
         if crew.reach == "process" and asked_reach(options) != "process":
             stays = learn(facts, crew, may_stay=True)
-            crew.choice = choose_reader(facts, options, self._machine, stays, has_stages=has_stages)
-            crew.choice.tell()
+            choice = choose_reader(facts, options, self._machine, stays, has_stages=has_stages)
+            crew = replace(crew, choice=choice)
+            choice.tell()
         return crew
 
     def _made(self, choice: Choice, options: LoaderOptions) -> Crew:
-        crew = Crew(choice, options)
+        crew = Crew(choice, options.timeout_s, options.memory_limit, options.ray_options or {})
         self.crews.append(crew)
         return crew
 
@@ -486,9 +467,3 @@ class _Arranger:
 def _connect(options: LoaderOptions) -> None:
     if asked_reach(options) == "machine":
         EXECUTORS[options.executor].connect()
-
-
-def _pack(filler: Filler | StreamFiller | PartFiller) -> None:
-    """Makes what travels ready for it, with the specs of caches in datasets that functions hold."""
-    while learn_held(filler.crew.pack(filler.program), filler.crew):
-        pass

@@ -1,19 +1,23 @@
-"""What the workers of a part of a plan are made from: the choice, the pickled program, a right to the pool."""
+"""What the workers of a part of a plan are made from: the choice, the pickled program, a right to the pool.
+
+A `Crew` is a value. Crews of another choice, or with a program, are made from it. What lives is the `PoolRight` that
+they share: workers that find specs run before the plan is arranged, and the same ones fill its batches.
+"""
 
 import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, final
 
 from penstock.base._reach import Reach
 from penstock.base._threads import start_thread
 from penstock.lower._program import Program
-from penstock.plan._cache import Cache
 from penstock.run._choose import Choice
-from penstock.run._options import LoaderOptions
 from penstock.run.executors._executor import Client, Executor
 from penstock.run.executors._registry import EXECUTORS
 from penstock.run.pool._interpreter import require_run_time
@@ -26,26 +30,36 @@ LEAVE_WAIT_S: Final = 5.0
 """The wait for workers that are busy with something else."""
 SHOWN_COUNT: Final = 4
 """The number of events in a report; the log has all."""
+_NOTHING: Final = PlanPayload(b"", ())
 
 
 @final
-class Crew:
-    """The workers of a part of a plan before they are made.
+class PoolRight:
+    """The right to worker processes of the crews that share it, and what happened to these processes.
 
-    Args:
-        choice: Which they are.
-        options: The user's.
+    `Crew.join_pool` takes it. Whichever comes first gives it back: the executor that got the client, `leave`, or the
+    end of the last crew. To give it back again does nothing. `close` may come from another thread, so the one that
+    joins takes the client that it made, and does not read it from here.
     """
 
-    def __init__(self, choice: Choice, options: LoaderOptions) -> None:
-        self.choice = choice
-        self.timeout_s = options.timeout_s
-        self.memory_limit = options.memory_limit
-        self.ray_options: Mapping[str, Any] = options.ray_options or {}
-        self.events: list[str] = []
-        self._payload: PlanPayload | None = None
+    def __init__(self) -> None:
         self.client: PoolClient | None = None
-        """The right to worker processes, if it was asked for."""
+        """None if it was not asked for."""
+        self.events: list[str] = []
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Crew:
+    """The workers of a part of a plan before they are made."""
+
+    choice: Choice
+    timeout_s: float
+    memory_limit: int | None
+    ray_options: Mapping[str, Any]
+    right: PoolRight = field(default_factory=PoolRight)
+    payload: PlanPayload = _NOTHING
+    """The program, ready to travel to worker processes."""
 
     @property
     def executor(self) -> str:
@@ -68,9 +82,9 @@ class Crew:
         return EXECUTORS[self.executor].process_count(self)
 
     @property
-    def shared_nbytes(self) -> int:
-        """Bytes of arrays in memory that worker processes share."""
-        return self._payload.shared_nbytes if self._payload else 0
+    def events(self) -> list[str]:
+        """A line for each event that the report shows."""
+        return self.right.events
 
     @property
     def notes(self) -> str:
@@ -80,32 +94,29 @@ class Crew:
             lines.append(f"And {len(self.events) - SHOWN_COUNT} more such lines, which went to the logger `penstock`.")
         return "\n".join(line for line in lines if line)
 
-    def pack(self, program: Program) -> Sequence[Cache]:
-        """Makes a program ready to travel, if workers are processes.
-
-        Returns:
-            Caches of datasets that functions hold, whose specs are unknown. In a worker they keep nothing.
+    def packed(self, program: Program) -> "Crew":
+        """Returns the same workers with a program that is ready to travel, if they are processes.
 
         Raises:
             TravelError: It cannot travel.
         """
         if self.reach in (None, "thread"):
-            return ()
-        self._payload = pack(program.node, program, leaves_machine=self.reach == "machine")
-        if self._payload.generators:
+            return self
+        payload = pack(program.node, program, leaves_machine=self.reach == "machine")
+        if payload.generators:
             line = (
-                f"A function holds a random generator ({', '.join(self._payload.generators)}). Each worker has a "
+                f"A function holds a random generator ({', '.join(payload.generators)}). Each worker has a "
                 "copy of it, so its numbers repeat among workers, and depend on which worker does what. "
                 "random_map(fn) gives fn(element, rng) numbers of its own."
             )
             if line not in self.events:
                 self.events.append(line)
                 _log.warning("%s", line)
-        return self._payload.unseen
+        return replace(self, payload=payload)
 
     def require(self, nbytes: int) -> None:
         """Refuses to start, if finished batches and the program take more memory of a cluster than there is."""
-        EXECUTORS[self.executor].require(self, nbytes + self.shared_nbytes)
+        EXECUTORS[self.executor].require(self, nbytes + self.payload.shared_nbytes)
 
     def make_executor(self, client: Client) -> Executor:
         """Makes the executor and starts its workers.
@@ -119,11 +130,6 @@ class Crew:
         assert make is not None
         return make(client, self)
 
-    def take_payload(self) -> PlanPayload:
-        """Returns the pickled program."""
-        assert self._payload is not None
-        return self._payload
-
     def join_pool(self) -> PoolClient:
         """Returns the right to the worker processes of this process; another one after a start that was cut off.
 
@@ -131,27 +137,23 @@ class Crew:
             WorkerError: This is a worker process that imports a module.
         """
         require_run_time()
-        if self.client is None or self.client.has_left:
-            _uninterrupted(self._join)
-        assert self.client is not None
-        return self.client
+        client = self.right.client
+        return _uninterrupted(self._join) if client is None or client.has_left else client
 
-    def _join(self) -> None:
+    def _join(self) -> PoolClient:
         local_count = self.worker_count if self.reach == "process" else 1  # on a cluster, one finds specs
         client = join_alone(self.events) if self.choice.is_alone else join(local_count, self.events)
-        weakref.finalize(self, client.leave).atexit = False
-        self.client = client
-
-    def leave(self) -> None:
-        """Releases workers that were started to find specs, if no executor was made."""
-        leave([self])
+        weakref.finalize(self.right, client.leave).atexit = False
+        self.right.client = client
+        return client
 
 
-def leave(crews: Sequence[Crew]) -> None:
+def leave(crews: Iterable[Crew]) -> None:
     """Releases the workers of crews that run nothing, and waits for them for a moment."""
-    clients = [each.client for each in crews if each.client is not None]
-    for crew in crews:
-        crew.client = None  # whoever asks again joins the pool anew
+    rights = {each.right for each in crews}
+    clients = [each.client for each in rights if each.client is not None]
+    for right in rights:
+        right.client = None  # whoever asks again joins the pool anew
     for client in clients:
         client.leave()
     ends_at = time.monotonic() + LEAVE_WAIT_S
@@ -159,18 +161,17 @@ def leave(crews: Sequence[Crew]) -> None:
         client.join(max(0.0, ends_at - time.monotonic()))
 
 
-def _uninterrupted(call: Callable[[], None]) -> None:
+def _uninterrupted(call: Callable[[], PoolClient]) -> PoolClient:
     """Makes a call on a thread of its own. Ctrl-C interrupts the main thread only, so the call completes."""
-    errors: list[BaseException] = []
+    made: Future[PoolClient] = Future()
 
     def run() -> None:
         try:
-            call()
+            made.set_result(call())
         except BaseException as error:
-            errors.append(error)
+            made.set_exception(error)
 
     thread = threading.Thread(target=run, name="penstock-start", daemon=True)
     start_thread(thread)
     thread.join()
-    for error in errors:
-        raise error
+    return made.result()

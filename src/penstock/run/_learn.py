@@ -28,7 +28,7 @@ from penstock.plan._rewritten import rewritten
 from penstock.plan._stream import Generate
 from penstock.plan._text import place_of
 from penstock.run._choose import HAS_PROCESSES
-from penstock.run._crew import Crew
+from penstock.run._crew import Crew, leave
 from penstock.run._heads import HEADS_NBYTES, Head, MoreNeededError
 from penstock.run.pool._payload import pack
 from penstock.run.pool._pool import pool_deadline_s
@@ -68,7 +68,7 @@ def learn(facts: Analysis, crew: Crew, *, may_stay: bool) -> TravelError | None:
             with contextlib.suppress(TravelError):  # it may be a generator that cannot
                 _learn_from_heads(facts, facts.generators, crew)
                 return error
-        crew.leave()
+        leave([crew])
         _learn_here(facts, may_fail=True)
         return error
     return None

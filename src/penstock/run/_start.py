@@ -3,12 +3,14 @@
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from penstock.lower._parts import cache_of
 from penstock.memory._shared import SharedFile
 from penstock.run._arrange import Arrangement, Filler, StreamFiller
 from penstock.run._consumer import DeliveryBase
 from penstock.run._copy_delivery import CopyDelivery
+from penstock.run._crew import leave
 from penstock.run._delivery import Delivery
 from penstock.run._feed import Feed
 from penstock.run._inline import InlineDelivery
@@ -20,18 +22,18 @@ from penstock.run.parts._order import PartOrder
 
 def start(arrangement: Arrangement) -> DeliveryBase:
     """Starts the delivery of batches: by copies if the plan only moves bytes, else by workers; inline by neither."""
-    top, program = arrangement.top, arrangement.program
+    top = arrangement.top
     delivery: DeliveryBase
     if top.copies is not None:
         delivery = CopyDelivery(
-            program,
+            top.program,
             top.copies,
             slot_count=top.slot_count,
             thread_count=top.crew.worker_count,
         )
     else:
         delivery = _started(top, arrangement.quarantine, gives_rest=False)
-    arrangement.leave()
+    leave(arrangement.probes)
     return delivery
 
 
@@ -60,7 +62,8 @@ def _started(filler: Filler, quarantine: Quarantine | None, *, gives_rest: bool)
         assert parts is not None
         decoding, crew = parts.program, parts.crew
         if crew.reach == "thread":
-            decoding.opened = [cache_of(program.sources[each.source]) for each in decoding.sources]
+            opened = [cache_of(program.sources[each.source]) for each in decoding.sources]
+            decoding = replace(decoding, opened=opened)
         order = PartOrder(program, decoding.sources, filler.crew.worker_count)
         return PartFeed(decoding, order, decoding.room(program.source_share), crew.make_executor, wake, lock, timeout_s)
 

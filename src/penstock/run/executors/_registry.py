@@ -54,9 +54,7 @@ EXECUTORS: Final = _Executors(
         "inline": ExecutorKind(None, None),
         "threads": ExecutorKind(lambda client, to: ThreadsExecutor(client, to.worker_count), "thread"),
         "processes": ExecutorKind(
-            lambda client, to: ProcessesExecutor(
-                client, to.join_pool(), to.take_payload(), to.worker_count, to.timeout_s
-            ),
+            lambda client, to: ProcessesExecutor(client, to.join_pool(), to.payload, to.worker_count, to.timeout_s),
             "process",
             process_count=lambda request: request.worker_count,
         ),

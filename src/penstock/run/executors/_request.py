@@ -14,14 +14,21 @@ class ExecutorRequest(Protocol):
     def worker_count(self) -> int:
         """0 where each node of a cluster decides."""
 
-    ray_options: Mapping[str, Any]
-    timeout_s: float
-    """How long a worker may stand still."""
-    events: list[str]
-    """Receives a line for each event that the report shows."""
+    @property
+    def ray_options(self) -> Mapping[str, Any]:
+        """The user's."""
+
+    @property
+    def timeout_s(self) -> float:
+        """How long a worker may stand still."""
+
+    @property
+    def events(self) -> list[str]:
+        """Receives a line for each event that the report shows."""
 
     def join_pool(self) -> PoolClient:
         """Returns the right to the worker processes of this process."""
 
-    def take_payload(self) -> PlanPayload:
-        """Returns the pickled program."""
+    @property
+    def payload(self) -> PlanPayload:
+        """The program, packed."""

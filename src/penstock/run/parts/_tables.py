@@ -66,8 +66,8 @@ class Tables:
                     sources.append(PartedSource(0, program.node, array.source, sizes, self._firsts[-1]))
                     self._firsts.append(self._firsts[-1] + len(sizes.nbytes))
                 self._columns[number] = self._opened.index(opened), array.number
-        decoding = PartProgram(sources, program.step_count)
-        self._caches = decoding.opened = [opened.part_cache for opened in self._opened]
+        self._caches = [opened.part_cache for opened in self._opened]
+        decoding = PartProgram(program.node, sources, program.step_count, self._caches)
         room = decoding.room(program.source_share)
         self._lock = threading.Lock()
         self.feed = PartFeed(
