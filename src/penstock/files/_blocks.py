@@ -181,7 +181,7 @@ class BlockReader:
         self._cells: deque[Block] = deque(maxlen=max(1, cache.nbytes // (_CELL_SHARE * CELL_NBYTES)))
         """The last cells that were stored."""
         self._fetched_nbytes = 0
-        self.hit_count = self.miss_count = 0
+        self.hit_count = 0
 
     # Reading.
 
@@ -303,7 +303,6 @@ class BlockReader:
         self, blocks: Sequence[Block], wanted: dict[Block, list[tuple[int, Bytes]]], asker: RetryBudget
     ) -> None:
         """Copies blocks from the answers of a server, and stores those that did not come in one."""
-        self.miss_count += len(blocks)
         left = list(reversed(blocks))
         try:
             for block, parts in zip(blocks, self._fetcher.fetched(blocks, asker), strict=True):
