@@ -352,22 +352,26 @@ class Pack(_OfLengths):
                 raise self._too_long(int(elements[place]), int(tokens[place]))
         which = range(len(elements)) if members is elements else np.searchsorted(members, elements).tolist()
         parts = np.flatnonzero(counts < self._known(0)[elements]).tolist() if self.splits else []
-        rows = positions_of(out.rows, len(out.arrays[0]))[owners]
-        for leaf, column in enumerate(columns):
-            values = [column[each] for each in which]
-            for piece in parts:
+        laid = [[column[each] for each in which] for column in columns]
+        for piece in parts:
+            for values in laid:
                 values[piece] = values[piece][starts[piece] : starts[piece] + counts[piece]]
-            marks: list[Any] = list(out.arrays[leaf_count + leaf :: len(kinds)]) if leaf < len(kinds) else []
+        self._write(laid, kinds, positions_of(out.rows, len(out.arrays[0]))[owners], out)
+
+    def _write(self, columns: Sequence[Sequence[Any]], kinds: Sequence[Indices], rows: Indices, out: Rows) -> None:
+        """Lays pieces end to end, given the tokens of each, and its row in the arrays of `out`."""
+        for leaf, values in enumerate(columns):
+            array = out.arrays[leaf]
+            marks: list[Any] = list(out.arrays[len(columns) + leaf :: len(kinds)]) if leaf < len(kinds) else []
             if self.offsets and marks:
                 marks[0] = None
-            array = out.arrays[leaf]
             filling = np.full((), self.padding_value, array.dtype)
             if not native.lay_rows(values, array, filling, rows, *marks):
                 alike = [np.array(value, array.dtype, order="C") for value in values]
                 native.lay_rows(alike, array, filling, rows, *marks)
         if self.offsets:
-            firsts = np.flatnonzero(are_firsts(owners))  # pieces of one row stand together
-            for kind, tokens in enumerate(kinds, leaf_count):
+            firsts = np.flatnonzero(are_firsts(rows))  # pieces of one row stand together
+            for kind, tokens in enumerate(kinds, len(columns)):
                 for row, mine in zip(rows[firsts].tolist(), np.split(tokens, firsts[1:]), strict=True):
                     self._mark_ends(out, kind, row, mine)
 
@@ -406,21 +410,22 @@ class Pack(_OfLengths):
     def _in_turn(self, arriving: Iterator[tuple[int, Leaves]]) -> Elements:
         """Rows that each sequence goes to as it comes."""
         (row_size,) = self.sizes
-        row, ends = self._empty(), [0]
+        row: list[Leaves] = []
+        filled = 0
         for size, leaves in arriving:
+            if not self.splits and filled + size > row_size:
+                yield self._laid(row)
+                row, filled = [], 0
             start = 0
-            if not self.splits and ends[-1] + size > row_size:
-                yield self._ended(row, ends)
-                row, ends = self._empty(), [0]
             while start < size:
-                count = min(size - start, row_size - ends[-1])
-                self._add(row, ends, leaves, start, count)
-                start += count
-                if ends[-1] == row_size:
-                    yield self._ended(row, ends)
-                    row, ends = self._empty(), [0]
-        if ends[-1] and not (self.drop_remainder and self.splits):
-            yield self._ended(row, ends)
+                stop = min(size, start + row_size - filled)
+                row.append([leaf[start:stop].copy() for leaf in leaves])
+                start, filled = stop, filled + stop - start
+                if filled == row_size:
+                    yield self._laid(row)
+                    row, filled = [], 0
+        if row and not (self.drop_remainder and self.splits):
+            yield self._laid(row)
 
     def _fitted(self, arriving: Iterator[tuple[int, Leaves]], most: int) -> Elements:
         """Rows of the longest sequences that still fit, of at most so many that wait; of equals, the first to come."""
@@ -435,43 +440,28 @@ class Pack(_OfLengths):
         """Their lengths and numbers, ascending."""
         held: dict[int, Leaves] = {}
         while True:
-            row, ends = self._empty(), [0]
+            row: list[Leaves] = []
+            left = row_size
             while True:
                 for number, (size, leaves) in itertools.islice(numbered, most - len(held)):
                     bisect.insort(waiting, (size, number))
                     held[number] = leaves
-                at = bisect.bisect_right(waiting, (row_size - ends[-1], sys.maxsize)) - 1
+                at = bisect.bisect_right(waiting, (left, sys.maxsize)) - 1
                 if at < 0:
                     break
                 size, number = waiting.pop(bisect.bisect_left(waiting, (waiting[at][0], 0)))
-                self._add(row, ends, held.pop(number), 0, size)
-            if not ends[-1] or (self.drop_remainder and ends[-1] < row_size and not held):
+                row.append(held.pop(number))
+                left -= size
+            if not row or (self.drop_remainder and left and not held):
                 return
-            yield self._ended(row, ends)
+            yield self._laid(row)
 
-    def _add(self, row: Leaves, ends: list[int], leaves: Leaves, start: int, count: int) -> None:
-        """Lays tokens of a sequence behind those of a row."""
-        filled = ends[-1]
-        for places, leaf in zip(row, leaves, strict=False):
-            places[filled : filled + count] = leaf[start : start + count]
-        if not self.offsets:
-            row[len(leaves)][filled : filled + count] = len(ends)
-        if self.positions:
-            row[-1][filled : filled + count] = np.arange(count)
-        ends.append(filled + count)
-
-    def _ended(self, row: Leaves, ends: list[int]) -> Leaves:
-        """A row whose sequences end there."""
-        if self.offsets:
-            row[len(self.source.spec.leaves)] = np.array(ends, np.int64)
-        return row
-
-    def _empty(self) -> Leaves:
-        """A row without sequences."""
-        count = len(self.source.spec.leaves)
-        fillings = [self.padding_value] * count + [0] * (len(self.spec.leaves) - count)
-        leaves = zip(self.spec.leaves, fillings, strict=True)
-        return [np.full(leaf.max_shape, filling, leaf.dtype) for leaf, filling in leaves]
+    def _laid(self, pieces: Sequence[Leaves]) -> Leaves:
+        """The row of some pieces."""
+        row = Rows.allocate(self.spec, 1)
+        tokens = np.fromiter((len(piece[0]) for piece in pieces), np.int64, len(pieces))
+        self._write(list(zip(*pieces, strict=True)), [tokens], np.zeros(len(pieces), np.int64), row)
+        return row.leaf_values(0)
 
 
 def _words(number: int, calls: Iterator[int], count: int) -> Any:
