@@ -583,8 +583,12 @@ class Loader(NoArray):
                     "Make a second loader to iterate twice at once."
                 )
             delivery = self._delivery or self._running()
-            epoch, position = self.progress.at
-            batch = self._draw(delivery)
+            progress, arrangement = self.progress, self.arrangement
+            epoch, position = progress.at
+            turns = arrangement.turns
+            # As in most runs: each call that is left out here counts, because a training step empties the caches.
+            is_plain = turns is None is arrangement.batch_first and arrangement.share.micro_count == 1
+            batch = delivery.take(progress.at, arrangement.options.timeout_s) if is_plain else self._draw(delivery)
             if batch is END_OF_EPOCH:
                 iterator.is_over = True
                 if not position and not self._counters.batches and not self._warned_empty:
@@ -593,10 +597,10 @@ class Loader(NoArray):
                         "Epoch %d had no batch: nothing came out of %s. To see which step leaves nothing, or too "
                         "little for one batch, iterate the dataset as it is after each.",
                         epoch,
-                        self.arrangement.plan.label,
+                        arrangement.plan.label,
                     )
                 self._end_epoch(epoch)
-                self.progress.end_epoch()
+                progress.end_epoch()
                 raise StopIteration
             left_at = self._counters.delivered(entered_at, self._started_at)
             if self._cpus is None:
@@ -604,12 +608,12 @@ class Loader(NoArray):
             if left_at >= self._peak.due_s:
                 self._peak.look(delivery.pids())
                 self._files.look(epoch)
-            if not self.progress.hand_out():
+            if not (is_plain or progress.hand_out()):
                 return batch
             # First: if Ctrl-C struck behind the move, the iterator would go on with the next epoch.
-            turns, (_, index) = self.arrangement.turns, self._place()
-            iterator.is_over = index + (turns.step_size if turns else 1) == self.arrangement.top.program.batch_count
-            self.progress.step(delivery.consumed, count=turns.group if turns else 1, is_last=iterator.is_over)
+            last = position + 1 if turns is None else self._place()[1] + turns.step_size
+            iterator.is_over = last == arrangement.top.program.batch_count
+            progress.step(delivery.consumed, count=turns.group if turns else 1, is_last=iterator.is_over)
             if iterator.is_over:
                 self._end_epoch(epoch)
             return batch

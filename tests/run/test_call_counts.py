@@ -73,12 +73,12 @@ def _calls(dataset, executor):
 @pytest.mark.parametrize(
     ("make", "executor", "most"),
     [
-        (_pairs, "threads", 25),
-        (_rows, "threads", 19),
-        (_wide, "threads", 25),
-        (_windows, "threads", 19),
-        (_rows, "inline", 97),
-        (_function, "inline", 206),
+        (_pairs, "threads", 21),
+        (_rows, "threads", 15),
+        (_wide, "threads", 21),
+        (_windows, "threads", 15),
+        (_rows, "inline", 92),
+        (_function, "inline", 201),
     ],
 )
 def test_a_batch_takes_no_more_calls_than_before(make, executor, most, tmp_path):

@@ -98,6 +98,7 @@ class RunPosition:
 
     def step(self, consumed: int, *, count: int = 1, is_last: bool) -> None:
         """Moves behind the batch at the position, whose last part was handed out; or behind the batches of a step."""
+        self._resumes = False
         epoch, position = self.at
         if consumed >= 0:
             self._note_consumed((epoch, position + count), consumed)
@@ -106,7 +107,7 @@ class RunPosition:
             self.micro_batches = []
 
     def hand_out(self) -> bool:
-        """Counts what was drawn as handed out, and returns whether that was the whole batch or its last part."""
+        """Counts a part of a batch as handed out, and returns whether that was the whole batch or its last part."""
         self._resumes = False
         # The last part stays until `step` drops it: before, Ctrl-C would have the batch begin again.
         if not self._micro_batches[1] or len(self.micro_batches) < 2:
