@@ -28,7 +28,6 @@ from penstock.plan._cast import ByChunk
 from penstock.plan._map import OfFunction
 from penstock.plan._node import Demand, Elements, Node, OneInput, Reorder, Traits, finite_length, walk
 from penstock.plan._reader import OpenSources, Reader
-from penstock.plan._rewritten import over
 from penstock.run.pool._payload import pack, stay_behind
 from penstock.testing import assert_same
 from tests.strategies import EPOCHS, VERBS, Plan, Verb, _each, plans
@@ -346,7 +345,7 @@ def test_elements_have_as_many_axes_more_as_a_step_says(plan: Plan) -> None:
 def test_a_pointwise_step_over_other_orders_gives_its_elements_in_that_order(plan: Plan) -> None:
     for node in steps(plan):
         if node.is_pointwise and len({each.length for each in node.inputs}) == 1:
-            backwards = over(node, tuple(Backwards(each) for each in node.inputs))
+            backwards = node.over(*map(Backwards, node.inputs))
             for element, want in zip(elements(backwards), elements(node)[::-1], strict=True):
                 assert_same(element, want)
 
@@ -362,7 +361,7 @@ def test_a_step_that_treats_leaves_alike_reads_no_leaf_that_is_not_selected(plan
                 ps.zip({"mine": Dataset(each), "other": Dataset(other)})._node
                 for each, other in zip(node.inputs, others, strict=True)
             ]
-            selected = Dataset(over(node, tuple(both))).select("mine")._node
+            selected = Dataset(node.over(*both)).select("mine")._node
             assert not {*map(id, walk(with_rows(selected)))} & {*map(id, both)}
             for element, want in zip(elements(selected), elements(node), strict=True):
                 assert_same(element["mine"], want)
@@ -379,7 +378,7 @@ def test_a_step_that_takes_streams_gives_the_same_over_one(plan: Plan) -> None:
     for node in steps(plan):
         # A window of a stream has an order of its own.
         if len(node.inputs) == 1 and takes_streams(node) and not node.redraws and node.verb != "shuffle":
-            stream = over(node, (Dataset(node.inputs[0]).filter(lambda element: True)._node,))
+            stream = node.over(Dataset(node.inputs[0]).filter(lambda element: True)._node)
             assert stream.access == "stream"
             for element, want in zip(in_order(stream), elements(node), strict=True):
                 assert_same(element, want)
@@ -396,8 +395,8 @@ def test_a_step_that_takes_any_shape_gives_elements_of_any_size(plan: Plan) -> N
             ]
             if all(sizes):
                 inputs = [ps.from_source([np.zeros(size) for size in each])._node for each in sizes]
-                found = elements(loosened(over(node, tuple(inputs))))
-                numbers = over(node, tuple(ps.from_arrays(np.array(each))._node for each in sizes))
+                found = elements(loosened(node.over(*inputs)))
+                numbers = node.over(*(ps.from_arrays(np.array(each))._node for each in sizes))
                 assert [len(element) for element in found] == [int(size) for size in elements(numbers)]
 
 

@@ -29,7 +29,6 @@ from penstock.plan._combine import Beside, Concatenate, Dealt
 from penstock.plan._node import Length, Node, OneInput, OneToOne, Reorder, finite_length, walk
 from penstock.plan._own_rows import OwnRows
 from penstock.plan._reader import Gather, OpenSources, Reader
-from penstock.plan._rewritten import over
 from penstock.plan._source import Read, Source
 from penstock.plan._source_node import SourceNode
 from penstock.plan._windows import Windows
@@ -211,7 +210,7 @@ class CopyPlan:
         if isinstance(node, Dealt) and are_sources and all(map(_are_alike, zip(*held, strict=True))):
             source = _held(node, [self._once(column, None) for column in zip(*held, strict=True)])
             return source if isinstance(node, Concatenate) else _InTurn(source, node)
-        return over(node, inputs)
+        return node.over(*inputs)
 
     def _once(self, arrays: tuple[Any, ...], window: "tuple[int, int] | None") -> Any:
         """Returns the windows over an array, or several arrays as one: the same object for the same arrays."""

@@ -5,24 +5,18 @@ from typing import Literal, final
 
 from penstock.base._errors import ArgumentError
 from penstock.plan._batch import Batching, are_side_by_side
-from penstock.plan._cache import Cache, CacheStep
-from penstock.plan._cast import ByChunk
-from penstock.plan._combine import Zip
-from penstock.plan._filter import Filter, FlatMap
+from penstock.plan._cache import CacheStep
+from penstock.plan._filter import CheckedGroup, Filter, FlatMap
 from penstock.plan._fold import Fold
 from penstock.plan._map import Apart, Map
-from penstock.plan._node import Grouping, Node, Reorder, walk
-from penstock.plan._rewritten import over
+from penstock.plan._node import Grouping, Node, walk
 from penstock.plan._tolerate import (
     CheckedElement,
-    CheckedGroup,
     LeftOut,
-    OfPairs,
     Remaining,
     Replace,
     RowsThere,
 )
-from penstock.plan._windows import Windows
 
 OnError = Literal["raise", "skip", "replace"]
 
@@ -74,8 +68,8 @@ class _Guarding:
     def _guard(self, node: Node, size: int | None) -> Node:
         if not _can_fail(node):
             return node
-        if isinstance(node, LeftOut):
-            return LeftOut(self._checked(node.source, is_over_pairs=True))
+        if node.checked_pairs is not None:
+            return LeftOut(self._checked(node.checked_pairs, is_over_pairs=True))
         if self._on_error == "skip" or size is None:
             return LeftOut(self._checked(node))
         if size == 0 and node.access == "stream":
@@ -93,22 +87,15 @@ class _Guarding:
 
         Unless later elements may move up at it, it takes pairs of an element and whether it is there.
         """
-        if isinstance(source, LeftOut):
-            pairs = source.source
-            if isinstance(node, Reorder) and node.goes_by_position:
-                return LeftOut(over(node, (pairs,)))
-            if isinstance(node, Windows):
-                return LeftOut(CheckedGroup(over(node, (pairs,)), node, (True,)))
-            if isinstance(node, Map) and node.verdict is None:
-                return LeftOut(over(node, (pairs,), has_mask=True))
-            if isinstance(node, ByChunk):
-                return LeftOut(OfPairs(pairs, node))
+        if source.checked_pairs is not None:
+            if (made := node.over_pairs(source.checked_pairs)) is not None:
+                return LeftOut(made)
             source = self._guard(source, None)  # whose last functions may have none
-        return over(node, (source,))
+        return node.over(source)
 
     def _over_functions(self, node: Node, size: int | None) -> Node:
         """A stream with a guard over the steps at its end that workers run, if a function is among them."""
-        if isinstance(node, Cache) and any(isinstance(each, Map) for each in walk(node)):
+        if isinstance(node, CacheStep) and any(each.fails_alone for each in walk(node)):
             raise ArgumentError(
                 f"on_error={self._on_error!r} would leave out elements before {node.label}, which keeps an epoch of a "
                 "stream for all epochs and runs to come. Put what may fail after cache(), or leave it out yourself: "
@@ -132,27 +119,28 @@ class _Guarding:
             return self._over_functions(node, None)
         return self._lifted(node, self._below(node.inputs[0]))
 
-    def _zipped(self, node: Zip) -> Node:
-        """Inputs that are combined are left out together."""
-        guarded = [self.guarded(each, None, is_placed=True) for each in node.sources]
-        are_pairs = tuple(isinstance(each, LeftOut) for each in guarded)
+    def _combined(self, node: Node) -> Node:
+        """A step of a stream with several inputs. Elements that it puts together are left out together."""
+        guarded = [self.guarded(each, None, is_placed=True) for each in node.inputs]
+        are_pairs = tuple(each.checked_pairs is not None for each in guarded)
         if not any(are_pairs):
-            return over(node, tuple(guarded))
-        sources = tuple(each.source if isinstance(each, LeftOut) else each for each in guarded)
-        return LeftOut(CheckedGroup(over(node, sources), node, are_pairs))
+            return node.over(*guarded)
+        if node.gives_inputs:
+            return LeftOut(node.over(*map(self._pairs, guarded)))
+        return LeftOut(CheckedGroup(node.over(*(each.checked_pairs or each for each in guarded)), node, are_pairs))
 
     def _pairs(self, guarded: Node) -> Node:
         """Pairs of an element and whether it is there, in its position."""
-        return guarded.source if isinstance(guarded, LeftOut) else self._checked(guarded)
+        return guarded.checked_pairs or self._checked(guarded)
 
     def _in_groups(self, node: Grouping, is_placed: bool, is_stacked: bool) -> Node:
         """A step that makes groups, such as batches, of elements that did not fail."""
         replaces, in_stream = self._on_error == "replace", node.access == "stream"
-        if isinstance(node, Batching) and (replaces or not is_placed or (in_stream and is_stacked)):
-            below = self.guarded(node.source, node.size, is_stacked=True)
-            if not (replaces and isinstance(below, LeftOut)):
-                return over(node, (below,))
-            return Remaining(below.source, node, replaces)
+        if not node.goes_by_position and (replaces or not is_placed or (in_stream and is_stacked)):
+            below = self.guarded(node.source, node.batch_size, is_stacked=True)
+            if not (replaces and below.checked_pairs):
+                return node.over(below)
+            return Remaining(below.checked_pairs, node, replaces)
         if not _can_fail(node.source) or (is_stacked and not replaces):
             return node
         below = self.guarded(node.checked(node.source), None, is_placed=True, is_stacked=True)
@@ -169,13 +157,13 @@ class _Guarding:
             functions.append(batch)
             (batch,) = batch.inputs
         if not (functions and isinstance(batch, Batching)):  # a batch fails as a whole
-            return node if node.access == "random" else over(node, (self._within(node.inputs[0], is_placed, False),))
+            return node if node.access == "random" else node.over(self._within(node.inputs[0], is_placed, False))
         if not (is_placed or functions[-1].batched):
-            return over(node, (self._within(node.inputs[0], False, False),))
+            return node.over(self._within(node.inputs[0], False, False))
         guarded = self.guarded(batch.source, None, is_placed=True, is_stacked=True)
         made: Node = Remaining(self._pairs(guarded), batch, self._on_error == "replace", has_mask=True)
         for step in reversed(functions):
-            made = over(step, (made,), has_mask=True)
+            made = step.over(made, has_mask=True)
         parts = RowsThere(self._checked(made, is_over_pairs=True), node, is_placed and node.access == "random")
         return parts if parts.is_placed else LeftOut(parts)
 
@@ -183,32 +171,27 @@ class _Guarding:
         """The same step, over steps with their guards."""
         if isinstance(node, CacheStep):
             return node  # a replacement must not be kept, so elements fail below the cache
-        if isinstance(node, Grouping) and (node.access == "random" or isinstance(node, Batching)):
+        if isinstance(node, Grouping) and (node.access == "random" or node.traits.is_parallel):
             return self._in_groups(node, is_placed, is_stacked)
         if isinstance(node, Apart) and (self._on_error == "skip" or node.access == "stream"):
             return self._apart(node, is_placed)
         if isinstance(node, FlatMap):
-            made = over(node.source, (self.guarded(node.maker.source, None),))
-            return over(node, (made,), is_tolerated=True)
+            made = node.source.over(self.guarded(node.maker.source, None))
+            return node.over(made, is_tolerated=True)
         verdicts = node.inputs[0] if node.inputs else node
         if verdicts.verdict is not None:
             (source,) = verdicts.inputs
             checked = self._checked(self._lifted(verdicts, self._below(self._within(source, False, False))))
-            return over(node, (checked if isinstance(node, Filter) else Filter(checked),))
-        if isinstance(node, Zip) and are_side_by_side(node):
-            return over(node, tuple(self.guarded(each, 0, is_placed=is_placed) for each in node.sources))
-        if isinstance(node, Zip) and node.access == "stream":
-            return self._zipped(node)
-        if isinstance(node, Reorder) and len(node.inputs) > 1 and node.access == "stream":
-            guarded = [self.guarded(each, None, is_placed=True) for each in node.inputs]
-            if any(isinstance(each, LeftOut) for each in guarded):
-                return LeftOut(over(node, tuple(map(self._pairs, guarded))))
-            return over(node, tuple(guarded))
+            return node.over(checked if verdicts.verdict == "bool" else Filter(checked))
+        if node.is_beside and are_side_by_side(node):
+            return node.over(*(self.guarded(each, 0, is_placed=is_placed) for each in node.inputs))
+        if node.access == "stream" and (node.is_beside or (node.gives_inputs and len(node.inputs) > 1)):
+            return self._combined(node)
         if len(node.inputs) == 1:
             facts = is_placed or node.goes_by_position, is_stacked or node.stacks > 0
-            return over(node, (self._within(node.inputs[0], *facts),))
+            return node.over(self._within(node.inputs[0], *facts))
         # Elements that groups are combined with stay at their sides, so such a group fails as a whole.
-        return over(node, tuple(each if _gives_groups(each) else self._within_placed(each) for each in node.inputs))
+        return node.over(*(each if each.gives_groups else self._within_placed(each) for each in node.inputs))
 
     def _within_placed(self, node: Node) -> Node:
         """The same step, as often as others read it: what fails below it is noted once."""
@@ -225,17 +208,10 @@ def _is_border(node: Node) -> bool:
 def _runs_function(node: Node) -> bool:
     """Whether a function is among the steps at the end of a stream that workers run side by side."""
     while node.traits.is_parallel and not _is_border(node):
-        if isinstance(node, Map):
+        if node.fails_alone:
             return True
         (node,) = node.inputs
     return False
-
-
-def _gives_groups(node: Node) -> bool:
-    """Whether elements are groups, such as batches, or made of some."""
-    return any(
-        isinstance(each, Grouping) for each in walk(node, lambda each: () if isinstance(each, Apart) else each.inputs)
-    )
 
 
 def _can_fail(node: Node) -> bool:

@@ -7,7 +7,6 @@ batches of fixed size in slots.
 """
 
 from penstock.plan._node import Node
-from penstock.plan._rewritten import over
 
 
 def loosened(plan: Node) -> Node:
@@ -16,7 +15,7 @@ def loosened(plan: Node) -> Node:
 
     def visit(node: Node) -> Node:
         if id(node) not in done:
-            same = over(node, tuple(map(visit, node.inputs))) if node.takes_any_shape else node
+            same = node.over(*map(visit, node.inputs)) if node.takes_any_shape else node
             done[id(node)] = same.loosened()
         return done[id(node)]
 

@@ -28,7 +28,7 @@ from penstock.plan._map import Map, Memo
 from penstock.plan._node import Length, Node, Pairs, Reorder, walk
 from penstock.plan._own_rows import OwnRows
 from penstock.plan._reader import OpenSources, Reader
-from penstock.plan._rewritten import over, rewritten
+from penstock.plan._rewritten import rewritten
 from penstock.plan._source_node import SourceNode
 from penstock.plan._stream import Inlet
 
@@ -59,7 +59,7 @@ def with_own_rows(plan: Node, index: int, count: int, micro_count: int) -> Node:
     """
     if not (plan.moves and plan.inputs and not plan.stacks):
         return OwnRows(plan, index, count, micro_count)
-    return over(plan, tuple(with_own_rows(each, index, count, micro_count) for each in plan.inputs))
+    return plan.over(*(with_own_rows(each, index, count, micro_count) for each in plan.inputs))
 
 
 def closed(node: Node, length: Length) -> Node:
@@ -72,8 +72,8 @@ def closed(node: Node, length: Length) -> Node:
 def _like(node: Node, source: Node) -> Node:
     """The same step over another input. Its batches keep their spec, however many elements the stream has."""
     if isinstance(node, Batching):
-        return over(node, (source,), exact=node.is_exact)
-    return over(node, (source,))
+        return node.over(source, exact=node.is_exact)
+    return node.over(source)
 
 
 def uses(node: Node) -> Iterator[Node]:
@@ -122,9 +122,9 @@ def with_rows(plan: Node) -> Node:
         if not rows or len(rows) < len(node.inputs):
             return None
         if not moves:
-            return over(node, rows)
+            return node.over(*rows)
         stand_ins = tuple(StandIn(each.length, mine.spec) for each, mine in zip(node.inputs, rows, strict=True))
-        return MovedRows(rows, over(node, stand_ins), Unbatch(node).part_size)
+        return MovedRows(rows, node.over(*stand_ins), Unbatch(node).part_size)
 
     def change(node: Node) -> Node:
         if isinstance(node, Fields) and node.access == "random":
@@ -138,7 +138,7 @@ def with_rows(plan: Node) -> Node:
 def _narrow(node: Node, pairs: Pairs) -> Node:
     """A plan of some values of the elements of a plan, under their new names and in this order."""
     if node.treats_leaves_alike:
-        return over(node, tuple(_narrow(each, pairs) for each in node.inputs))
+        return node.over(*(_narrow(each, pairs) for each in node.inputs))
     found = node.narrowed(pairs, _narrow)
     # Inputs that are left out may end sooner, or count among those whose functions draw numbers.
     if found is not None and (found.length, found.randomness) == (node.length, node.randomness):
@@ -218,9 +218,9 @@ def with_batches(plan: Node, start: int = 0, size: int | None = None) -> Node:
     """
     if isinstance(plan, Batching):
         source = sliced(plan.source, "skip", str(start), start, None, None) if start else plan.source
-        return over(plan, (source,), size=size or plan.size)
+        return plan.over(source, size=size or plan.size)
     changes = {"memo": Memo()} if isinstance(plan, Map) else {}  # what it found out about the other batches
-    return over(plan, (with_batches(plan.inputs[0], start, size),), **changes)
+    return plan.over(with_batches(plan.inputs[0], start, size), **changes)
 
 
 @final
@@ -244,5 +244,5 @@ def with_value(plan: Node, key: Any) -> Node:
         sources: _tree.Tree = plan.structure.unflatten(plan.sources)
         return ValueAt(key)(sources)  # type: ignore[no-any-return]
     if plan.treats_leaves_alike:
-        return over(plan, tuple(with_value(each, key) for each in plan.inputs))
+        return plan.over(*(with_value(each, key) for each in plan.inputs))
     return Map(plan, ValueAt(key), None, "")

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from penstock.base._errors import ElementError, SpecError
-from penstock.base._spec import Spec
+from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Structure, values_like
 from penstock.memory._rows import Indices, Rows, chunk_count, chunk_nbytes, ranges_of
-from penstock.plan._node import Elements, Memory, OneInput, OneToOne, Traits, working_memory
+from penstock.plan._node import Elements, InPlaceOf, Memory, Node, OneInput, OneToOne, Traits, working_memory
 from penstock.plan._reader import Gather, Reader
 
 
@@ -30,6 +30,10 @@ class ByChunk(OneToOne, OneInput):
     @abstractmethod
     def convert(self, box: Rows, out: Rows, count: int) -> None:
         """Writes elements of the input, or parts of them, into rows."""
+
+    def over_pairs(self, pairs: Node) -> "OfPairs":
+        """Converts the elements alone."""
+        return OfPairs(pairs, self)
 
     @property
     def memory(self) -> Memory:
@@ -53,6 +57,32 @@ class ByChunk(OneToOne, OneInput):
             source.fill_rows(epoch, index, rows[start:stop], box, reads)
             reads.run()
             self.convert(box, out.take(slice(start, stop)), stop - start)
+
+
+@dataclass(frozen=True, eq=False)
+class OfPairs(InPlaceOf, ByChunk):
+    """What a step makes of elements, over pairs of an element and whether it is there."""
+
+    whole: ByChunk
+    """The step over elements, as the user wrote it."""
+
+    @cached_property
+    def spec(self) -> Spec:
+        """Pairs."""
+        return Spec.of((self.whole.spec.tree, ArraySpec((), np.dtype(bool))))
+
+    def convert(self, box: Rows, out: Rows, count: int) -> None:
+        """Converts the elements, also those without content."""
+        self.whole.convert(box.leaves(0, len(box.arrays) - 1), out.leaves(0, len(out.arrays) - 1), count)
+        out.arrays[-1][out.rows] = box.arrays[-1][:count]
+
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
+        """The same for each element of a stream."""
+        box, out = Rows.allocate(self.source.spec, 1), Rows.allocate(self.spec, 1)
+        for leaves in reader.inputs[0].sequence(epoch):
+            box.put(0, leaves)
+            self.convert(box, out, 1)
+            yield out.leaf_values(0)
 
 
 @dataclass(frozen=True, eq=False)

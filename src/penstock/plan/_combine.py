@@ -36,6 +36,7 @@ class Beside(OneToOne, ManyInputs):
     """Element `i` has the leaves of the inputs' elements `i`, one input after the other."""
 
     moves = True
+    is_beside = True
     keeps_neighbours = True
     takes_any_shape = True
     is_pointwise = True

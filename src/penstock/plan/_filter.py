@@ -20,7 +20,9 @@ from penstock.plan._map import Learned, OfMade, OnWorkers, judged, learn
 from penstock.plan._node import (
     Access,
     Elements,
+    InPlaceOf,
     Length,
+    Node,
     OneInput,
     OneToOne,
     Traits,
@@ -80,6 +82,37 @@ class Filter(Sequential):
             if leaves[-1]:
                 reader.consumed = number
                 yield leaves[:-1]
+
+
+@dataclass(frozen=True, eq=False)
+class CheckedGroup(InPlaceOf, Sequential):
+    """Pairs of an element that is made of several elements of a stream, and whether all of these are there.
+
+    A window with a broken element in it is left out, and no window closes the gap. Elements that `zip` puts together
+    stay together. The source is the step over inputs of which some give pairs.
+    """
+
+    whole: Node
+    """The same step over elements, as the user wrote it."""
+    are_pairs: tuple[bool, ...]
+    """For each input of the source whether its elements are pairs."""
+
+    @cached_property
+    def spec(self) -> Spec:
+        """Pairs."""
+        return Spec.of((self.whole.spec.tree, ArraySpec((), np.dtype(bool))))
+
+    @cached_property
+    def _verdicts(self) -> tuple[int, ...]:
+        """The leaves that say whether an element is there: the last of each checked input."""
+        stops = itertools.accumulate(len(each.spec.leaves) for each in self.source.inputs)
+        return tuple(itertools.compress((stop - 1 for stop in stops), self.are_pairs))
+
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
+        """Combines all verdicts."""
+        for leaves in reader.inputs[0].sequence(epoch):
+            is_there = all(np.all(leaves[place]) for place in self._verdicts)
+            yield [*(leaf for place, leaf in enumerate(leaves) if place not in self._verdicts), is_there]
 
 
 @dataclass(frozen=True, eq=False)

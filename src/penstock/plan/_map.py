@@ -296,6 +296,8 @@ class OnWorkers(OfFunction, Learner):
 class Apart(OneInput):
     """A step that takes elements of its input apart."""
 
+    gives_groups = False
+
     @property
     @abstractmethod
     def part_size(self) -> int:
@@ -380,6 +382,11 @@ class Map(OneToOne, OnWorkers):
     group alone. Guards of `on_error` make them."""
 
     takes_each_once = True
+    fails_alone = True
+
+    def over_pairs(self, pairs: Node) -> Node | None:
+        """Runs the function on elements that are there."""
+        return self.over(pairs, has_mask=True) if self.verdict is None else None
 
     @property
     def verb(self) -> str:

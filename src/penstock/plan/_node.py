@@ -134,6 +134,14 @@ class Node(ABC):
     """It notes elements that fail in the steps below it, and goes on."""
     is_sharded: bool = False
     """Inputs that are streams are read at the same time, each by its own worker."""
+    fails_alone: bool = False
+    """It runs a function for each element, of which guards leave out or replace those that fail."""
+    gives_inputs: bool = False
+    """Its elements are elements of the inputs, unchanged."""
+    is_beside: bool = False
+    """Element `i` has the leaves of element `i` of each input, one input after the other."""
+    checked_pairs: "Node | None" = None
+    """Pairs that guards made, of an element and whether it is there, of which it gives the elements that are there."""
     verdict: str | None = None
     """If elements are pairs of an element and a verdict of the user's function: the verdict's dtype. Else None."""
 
@@ -223,6 +231,26 @@ class Node(ABC):
         An element is valid until the next one is requested. A caller that keeps it must copy it.
         """
         raise NotImplementedError(f"{self.verb} of a stream")
+
+    def over(self, *inputs: "Node", **changes: Any) -> "Node":
+        """The same step over other inputs; itself if nothing changes."""
+        if inputs == self.inputs and not changes:
+            return self
+        changes |= {"source": inputs[0]} if isinstance(self, OneInput) else {"sources": inputs}
+        made: Node = replace(self, **changes)  # type: ignore[type-var]  # every concrete node is a dataclass
+        return made
+
+    def over_pairs(self, pairs: "Node") -> "Node | None":
+        """This step over pairs of an element and whether it is there, of which it makes such pairs.
+
+        None if the elements that are there may move up instead.
+        """
+        return None
+
+    @cached_property
+    def gives_groups(self) -> bool:
+        """Whether elements are groups, such as batches, or made of some."""
+        return any(each.gives_groups for each in self.inputs)
 
     def loosened(self) -> "Node":
         """This step, with elements of any size where it finds their size on the first; itself if it does not."""
@@ -351,6 +379,7 @@ class Grouping(OneInput):
     It says which, and makes a group of any elements, so that `on_error` can leave out or replace one of a group.
     """
 
+    gives_groups = True
     takes_stand_ins = True
     """Another element of its group can replace one, whatever their sizes are."""
 
@@ -417,6 +446,23 @@ class Called:
         return f"{self.name}({self.text})"
 
 
+class InPlaceOf:
+    """Steps that stand in place of one of the user's, with its name. It comes before the other base classes."""
+
+    whole: Any
+    """The step, as the user wrote it."""
+
+    @property
+    def verb(self) -> str:
+        """That of the step."""
+        return self.whole.verb  # type: ignore[no-any-return]
+
+    @property
+    def label(self) -> str:
+        """That of the step."""
+        return self.whole.label  # type: ignore[no-any-return]
+
+
 class OneToOne(Node):
     """A step whose element `i` is made of element `i` of each input."""
 
@@ -439,10 +485,7 @@ class OneToOne(Node):
         first = found[0] if found else None
         if first is None or any(each is None or each[1:] != first[1:] for each in found):
             return None
-        nodes = [each[0] for each in found if each is not None]
-        changes = {"source": nodes[0]} if isinstance(self, OneInput) else {"sources": tuple(nodes)}
-        made: Node = replace(self, **changes)  # type: ignore[type-var]
-        return made, *first[1:]
+        return self.over(*(each[0] for each in found if each is not None)), *first[1:]
 
 
 class Reorder(Node):
@@ -454,8 +497,13 @@ class Reorder(Node):
     """
 
     moves = True
+    gives_inputs = True
     takes_any_shape = True
     treats_leaves_alike = True
+
+    def over_pairs(self, pairs: Node) -> Node | None:
+        """Moves pairs as elements."""
+        return self.over(pairs) if self.goes_by_position else None
 
     @cached_property
     def spec(self) -> Spec:
@@ -627,8 +675,8 @@ def most_elements(node: Node) -> int | float:
         return node.length
     if not (node.traits.is_parallel and isinstance(node, OneInput)):
         return math.inf
-    over: OneInput = replace(node, source=_OfLength(node.source, most_elements(node.source)))
-    return math.inf if over.length is None else over.length
+    most = node.over(_OfLength(node.source, most_elements(node.source))).length
+    return math.inf if most is None else most
 
 
 ClearAfter = Callable[[Node, int], int]

@@ -5,7 +5,7 @@ together with its label, whichever of its steps failed.
 
 - `Replace` gives another element of the same batch in place of one that fails.
 - `CheckedElement` gives pairs of an element and whether it is there; a `Filter` over it leaves out the others.
-- `CheckedGroup` does the same for an element that is made of several elements of a stream.
+- `CheckedGroup` (`_filter.py`) does the same for an element that is made of several elements of a stream.
 - `Remaining` is a group, such as a batch, of the elements that did not fail, where a step above goes by position.
 - `RowsThere` takes such groups apart again, so that each element keeps its position.
 
@@ -26,14 +26,14 @@ import numpy as np
 from penstock.base._errors import ElementError, PenstockError, WorkerError, lacks_memory, words_of
 from penstock.base._spec import ArraySpec, Spec
 from penstock.memory._rows import Indices, Leaves, Rows, blank, copied
-from penstock.plan._cast import ByChunk
-from penstock.plan._filter import Filter, Sequential
+from penstock.plan._filter import Filter
 from penstock.plan._map import Apart, Map, SetAsideError, parts_at
 from penstock.plan._node import (
     Access,
     Demand,
     Elements,
     Grouping,
+    InPlaceOf,
     Length,
     Memory,
     Node,
@@ -265,87 +265,18 @@ class CheckedElement(FailureFilter):
         row.put(number, [*blank(self.spec.leaves[:-1]), is_there])
 
 
-class _InPlaceOf:
-    """Steps that stand in place of one of the user's, with its name. It comes before the other base classes."""
-
-    whole: Any
-    """The step, as the user wrote it."""
-
-    @property
-    def verb(self) -> str:
-        """That of the step."""
-        return self.whole.verb  # type: ignore[no-any-return]
-
-    @property
-    def label(self) -> str:
-        """That of the step."""
-        return self.whole.label  # type: ignore[no-any-return]
-
-
-@dataclass(frozen=True, eq=False)
-class CheckedGroup(_InPlaceOf, Sequential):
-    """Pairs of an element that is made of several elements of a stream, and whether all of these are there.
-
-    A window with a broken element in it is left out, and no window closes the gap. Elements that `zip` puts together
-    stay together. The source is the step over inputs of which some give pairs.
-    """
-
-    whole: Node
-    """The same step over elements, as the user wrote it."""
-    are_pairs: tuple[bool, ...]
-    """For each input of the source whether its elements are pairs."""
-
-    @cached_property
-    def spec(self) -> Spec:
-        """Pairs."""
-        return Spec.of((self.whole.spec.tree, ArraySpec((), np.dtype(bool))))
-
-    @cached_property
-    def _verdicts(self) -> tuple[int, ...]:
-        """The leaves that say whether an element is there: the last of each checked input."""
-        stops = itertools.accumulate(len(each.spec.leaves) for each in self.source.inputs)
-        return tuple(itertools.compress((stop - 1 for stop in stops), self.are_pairs))
-
-    def sequence(self, reader: Reader, epoch: int) -> Elements:
-        """Combines all verdicts."""
-        for leaves in reader.inputs[0].sequence(epoch):
-            is_there = all(np.all(leaves[place]) for place in self._verdicts)
-            yield [*(leaf for place, leaf in enumerate(leaves) if place not in self._verdicts), is_there]
-
-
 @dataclass(frozen=True, eq=False)
 class LeftOut(Filter):
     """The elements that are there, of pairs that guards made. So a step that moves elements can move pairs instead."""
 
-
-@dataclass(frozen=True, eq=False)
-class OfPairs(_InPlaceOf, ByChunk):
-    """What a step makes of elements, over pairs of an element and whether it is there."""
-
-    whole: ByChunk
-    """The step over elements, as the user wrote it."""
-
-    @cached_property
-    def spec(self) -> Spec:
-        """Pairs."""
-        return Spec.of((self.whole.spec.tree, ArraySpec((), np.dtype(bool))))
-
-    def convert(self, box: Rows, out: Rows, count: int) -> None:
-        """Converts the elements, also those without content."""
-        self.whole.convert(box.leaves(0, len(box.arrays) - 1), out.leaves(0, len(out.arrays) - 1), count)
-        out.arrays[-1][out.rows] = box.arrays[-1][:count]
-
-    def sequence(self, reader: Reader, epoch: int) -> Elements:
-        """The same for each element of a stream."""
-        box, out = Rows.allocate(self.source.spec, 1), Rows.allocate(self.spec, 1)
-        for leaves in reader.inputs[0].sequence(epoch):
-            box.put(0, leaves)
-            self.convert(box, out, 1)
-            yield out.leaf_values(0)
+    @property
+    def checked_pairs(self) -> Node:  # type: ignore[override]
+        """The pairs."""
+        return self.source
 
 
 @dataclass(frozen=True, eq=False)
-class _OfGroups(_InPlaceOf, OneInput):
+class _OfGroups(InPlaceOf, OneInput):
     """A step over the pairs of a guard, in place of a step with groups."""
 
     whole: Grouping | Apart

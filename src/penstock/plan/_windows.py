@@ -13,12 +13,14 @@ from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Leaves, copied, within
 from penstock.plan._batch import Stacking, require_one_shape, stacked
 from penstock.plan._chunks import Chunks
+from penstock.plan._filter import CheckedGroup
 from penstock.plan._index import mark_of
 from penstock.plan._node import (
     ClearAfter,
     Elements,
     Length,
     Memory,
+    Node,
     OneInput,
     Overlap,
     finite_length,
@@ -76,6 +78,10 @@ class Windows(Stacking):
         groups = None if self.groups is None else mark_of(self.groups.firsts, self.groups.before)
         tail = {"tail": True} if self.tail else {}
         return {"length": self.size, "shift": self.shift, "stride": self.stride, "groups": groups, **tail}
+
+    def over_pairs(self, pairs: Node) -> CheckedGroup:
+        """A window is there if all of its elements are."""
+        return CheckedGroup(self.over(pairs), self, (True,))
 
     @property
     def length(self) -> Length:

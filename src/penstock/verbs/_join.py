@@ -17,7 +17,6 @@ from penstock.plan._index import Select
 from penstock.plan._join import Lookup, blank_of, partners, require_found, require_partners
 from penstock.plan._node import Node
 from penstock.plan._pick import Pick
-from penstock.plan._rewritten import over
 from penstock.plan._windows import grouped
 from penstock.verbs._labels import Labels, array_of, labels_of
 
@@ -91,7 +90,7 @@ def with_empty_groups(node: Node) -> Node:
     """The same elements, where groups that all have one size are of any: the blank of a group has no element."""
     if isinstance(node, Group):
         return replace(node, may_be_empty=True)
-    return over(node, tuple(map(with_empty_groups, node.inputs))) if node.takes_any_shape else node
+    return node.over(*map(with_empty_groups, node.inputs)) if node.takes_any_shape else node
 
 
 def _pairs(on: Any) -> dict[str, str]:
