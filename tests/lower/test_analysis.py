@@ -80,7 +80,7 @@ def test_an_analysis_has_the_facts_of_all_steps():
     analysis = analyse(ds._node)
     assert [step.verb for step in analysis.steps] == ["batch", "shuffle", "random_map", "cache", "range"]
     assert [step.verb for step in analysis.functions] == ["random_map"]
-    assert (analysis.spreads, analysis.is_cached, analysis.traits.is_cpu_bound, analysis.traits.is_remote) == (
+    assert (analysis.spreads, analysis.traits.is_cached, analysis.traits.is_cpu_bound, analysis.traits.is_remote) == (
         [math.inf],
         True,
         True,

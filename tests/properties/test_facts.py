@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import penstock as ps
-from penstock.base._tree import Tree
+from penstock.base._tree import Tree, flatten
 from penstock.dataset import Dataset
 from penstock.lower._copies import CopyPlan
 from penstock.lower._guards import with_guards
@@ -260,9 +260,13 @@ def steps(plan: Plan, *, takes_functions: bool = True) -> Iterator[Node]:
 
 
 def elements(node: Node, epoch: int = 0) -> list[Tree]:
-    node = with_rows(node)
-    reader = Reader(node, OpenSources(node), isolation=None)
+    reader = reader_of(node)
     return [reader.element(epoch, index) for index in range(finite_length(node))]
+
+
+def reader_of(node: Node) -> Reader:
+    node = with_rows(node)
+    return Reader(node, OpenSources(node), isolation=None)
 
 
 def in_order(node: Node) -> list[Tree]:
@@ -338,6 +342,52 @@ def test_elements_have_as_many_axes_more_as_a_step_says(plan: Plan) -> None:
             inputs = [leaf for each in node.inputs for leaf in each.spec.leaves]
             for leaf, below in zip(node.spec.leaves, inputs, strict=False):
                 assert len(leaf.shape) == len(below.shape) + node.stacks
+                assert leaf.dtype == below.dtype or node.converts
+
+
+@given(plans(verbs=ALL))
+@settings(max_examples=25)
+def test_a_step_that_gives_elements_of_its_inputs_gives_those_that_it_asks_for(plan: Plan) -> None:
+    for node in steps(plan):
+        if node.gives_inputs and node.moves:
+            inputs = [reader_of(each) for each in node.inputs]
+            for index, element in enumerate(elements(node)):
+                (need,) = node.demand(0, np.array([index]))
+                assert_same(element, inputs[need.input].element(need.epoch, int(need.indices[0])))
+
+
+@given(plans(verbs=ALL))
+@settings(max_examples=25)
+def test_a_step_beside_has_the_leaves_of_all_inputs(plan: Plan) -> None:
+    for node in steps(plan):
+        if node.is_beside:
+            assert [leaf for each in node.inputs for leaf in each.spec.leaves] == [*node.spec.leaves]
+            inputs = [reader_of(each) for each in node.inputs]
+            for index, element in enumerate(elements(node)):
+                below = [leaf for each in inputs for leaf in flatten(each.element(0, index))[0]]
+                assert_same(tuple(flatten(element)[0]), tuple(below))
+
+
+@given(plans(verbs=ALL), st.data())
+@settings(max_examples=40)
+def test_a_step_over_pairs_gives_its_elements_and_whether_all_that_they_are_made_of_is_there(
+    plan: Plan, data: st.DataObject
+) -> None:
+    for node in steps(plan):
+        is_asked = len(node.inputs) == 1 and takes_streams(node)
+        if not is_asked or getattr(node, "batched", None) is not None or not finite_length(node):
+            continue
+        is_there = np.ones(finite_length(node.inputs[0]), bool)
+        absent = data.draw(st.integers(0, len(is_there) - 1))
+        is_there[absent] = False
+        made = node.over_pairs(ps.zip((Dataset(node.inputs[0]), ps.from_arrays(is_there)))._node)
+        if made is not None:
+            wanted = elements(node)  # first: no function is tried on an element that is not there
+            for index, ((element, verdict), want) in enumerate(zip(in_order(made), wanted, strict=True)):
+                ((_, asked),) = needs(node, 0, [index])
+                assert bool(verdict) == (absent not in asked)
+                if verdict:
+                    assert_same(element, want)
 
 
 @given(plans(verbs=ALL))

@@ -9,15 +9,12 @@ from typing import Any, NamedTuple, final
 
 from penstock.lower._guards import OnError, with_guards
 from penstock.lower._rewrite import prune_cached, with_rows
-from penstock.plan._batch import Batch
-from penstock.plan._cache import CacheStep
 from penstock.plan._map import OnWorkers, learn
 from penstock.plan._node import Node, upwards, walk
-from penstock.plan._pad import PaddedBatch
 from penstock.plan._parted import PartSizes
 from penstock.plan._reader import WorkerStatus
 from penstock.plan._source import Source, key_of, limited_nbytes
-from penstock.plan._stream import Generate, Inlet
+from penstock.plan._stream import Generate
 from penstock.plan._tolerate import FailureFilter
 from penstock.plan._traits import Traits
 
@@ -65,16 +62,12 @@ class Analysis:
     """What holds for one of the steps at least."""
     waits: bool
     """A step waits for a server, and nothing requests its reads ahead."""
-    reads_spans: bool
-    """The plan is the steps above a stream: its units read elements from spans."""
-    is_cached: bool
 
     @property
     def batch_size(self) -> int:
         """Elements in a full batch, or in the only batch if that is short. 1 if unknown."""
-        short = [each.remainder for each in self.steps if isinstance(each, Batch) and each.length == 1]
-        size = self.plan.batch_size or 1
-        return min([size, *(rows for rows in short if rows)])
+        short = [each.remainder for each in self.steps if each.stacks > 0 and each.remainder and each.length == 1]
+        return min([self.plan.batch_size or 1, *short])
 
     @property
     def spreads(self) -> list[float]:
@@ -125,7 +118,7 @@ class Analysis:
     @property
     def padded_nbytes(self) -> int:
         """The largest size of an element that is padded; 0 if there is none or it is unknown."""
-        return max((each.element_nbytes for each in self.steps if isinstance(each, PaddedBatch)), default=0)
+        return max(each.padded_nbytes for each in self.steps)
 
     def sequence_nbytes(self, staged: Mapping[int, int] = MappingProxyType({})) -> int:
         """The memory of the worker that reads the plan as a stream, and of its stages, without caches.
@@ -194,8 +187,6 @@ def analyse(plan: Node) -> Analysis:
         guards=guards_of(plan),
         traits=Traits.any_of(traits),
         waits=any(each.is_remote and not each.reads_ahead for each in traits),
-        reads_spans=any(isinstance(each, Inlet) for each in steps),
-        is_cached=any(isinstance(each, CacheStep) for each in steps),
     )
 
 

@@ -28,7 +28,7 @@ from penstock.memory._ring import RingView
 from penstock.memory._rows import Rows, Window
 from penstock.memory._spans import SpanLayout
 from penstock.plan._batch import are_side_by_side, remainders
-from penstock.plan._batch_axis import BatchFirst, require_batch_first
+from penstock.plan._batch_axis import require_batch_first
 from penstock.plan._node import Node, walk
 from penstock.plan._order import ReadOrder
 from penstock.plan._own_batches import OwnBatches
@@ -305,7 +305,7 @@ class ParallelProgram(Program):
         if worker_count == 0 or row_count < 2:
             return 1
         share = -(-row_count // worker_count)
-        is_short = self._facts.is_cached and 0 < row_s * row_count < UNIT_S / 4  # rows come from the cache now
+        is_short = self._facts.traits.is_cached and 0 < row_s * row_count < UNIT_S / 4  # rows come from the cache now
         row_nbytes = self.node.spec.nbytes // row_count
         most = UNIT_NBYTES // max(1, row_nbytes)
         if self._facts.traits.is_remote:
@@ -499,8 +499,7 @@ def require_shares(node: Node, share: Share, *, stands_alone: bool = True) -> No
     Raises:
         ArgumentError: Says which batch, and the cure.
     """
-    if not isinstance(node, BatchFirst):
-        require_batch_first(node)
+    require_batch_first(node)
     count, uneven, micro_count = share.count, share.uneven, share.micro_count
     leaves, name = node.spec.leaves, f"shard={share[:2]}"
     sizes = {leaf.max_shape[0] if leaf.max_shape else 0 for leaf in leaves}

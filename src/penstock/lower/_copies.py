@@ -24,10 +24,8 @@ from penstock.base._spec import Spec
 from penstock.lower._share import Share, most_rows
 from penstock.memory._rows import Indices, Rows, places_of, positions_of
 from penstock.native import conversion
-from penstock.plan._cast import Cast
-from penstock.plan._combine import Beside, Concatenate, Dealt
-from penstock.plan._node import Length, Node, OneInput, OneToOne, Reorder, finite_length, walk
-from penstock.plan._own_rows import OwnRows
+from penstock.plan._combine import Concatenate, Dealt
+from penstock.plan._node import Length, Node, OneInput, OneToOne, finite_length, walk
 from penstock.plan._reader import Gather, OpenSources, Reader
 from penstock.plan._source import Read, Source
 from penstock.plan._source_node import SourceNode
@@ -71,9 +69,8 @@ class CopyPlan:
         self._reader = Reader(plan, OpenSources(plan), isolation=None)
         self._numbers: dict[int, int] = {}
         for each in walk(plan):
-            if isinstance(each, SourceNode):
-                assert isinstance(each.data, _Arrays)
-                each.data.numbers = list(map(self._number, each.data.held))
+            if isinstance(each.opens, _Arrays):
+                each.opens.numbers = list(map(self._number, each.opens.held))
         self._marks = None if share.uneven == "refuse" else self._number(share.marks(self._most_rows))
 
     @classmethod
@@ -184,12 +181,12 @@ class CopyPlan:
         """
         if not node.moves:
             raise _NotCopiesError
-        if isinstance(node, Reorder) and any(places_of(each.spec) != places_of(node.spec) for each in node.inputs):
+        if node.gives_inputs and any(places_of(each.spec) != places_of(node.spec) for each in node.inputs):
             raise _NotCopiesError
         if depth and type(node).fill_rows is Node.fill_rows:
             raise _NotCopiesError  # its elements have no parts that can be read alone
-        if isinstance(node, SourceNode):
-            arrays = node.data.arrays()
+        if isinstance(node.opens, Source):
+            arrays = node.opens.arrays()
             if arrays is None:
                 raise _NotCopiesError
             if window is not None:
@@ -197,15 +194,14 @@ class CopyPlan:
             return _held(node, arrays)
         if isinstance(node, Windows) and window is None and not depth and _keeps_neighbours(node.source):
             return _Starts(self._over_arrays(node.source, (node.size, node.stride), depth=0), node)
-        depth = max(0, depth - node.stacks) + isinstance(node, OwnRows)
+        depth = max(0, depth - node.stacks) + node.takes_rows
         inputs = tuple(self._over_arrays(each, window, depth=depth) for each in node.inputs)
-        sources = [each.data for each in inputs if isinstance(each, SourceNode)]
-        held = [each.held for each in sources if isinstance(each, _Arrays)]
+        held = [each.opens.held for each in inputs if isinstance(each.opens, _Arrays)]
         are_sources = len(held) == len(inputs)
-        if isinstance(node, Cast):
+        if node.converts:
             _require_one_cast(node)
             return _held(node, *held) if are_sources else _Converted(inputs[0], node)
-        if isinstance(node, Beside) and are_sources:
+        if node.is_beside and are_sources:
             return _held(node, [array for arrays in held for array in arrays])
         if isinstance(node, Dealt) and are_sources and all(map(_are_alike, zip(*held, strict=True))):
             source = _held(node, [self._once(column, None) for column in zip(*held, strict=True)])
@@ -280,7 +276,7 @@ def _are_alike(arrays: Sequence[Any]) -> bool:
 class _Converted(OneToOne, OneInput):
     """The elements of a cast. The engine converts the bytes, so the rows are those of the input."""
 
-    cast: Cast
+    cast: Node
 
     verb = "cast"
 
@@ -352,7 +348,7 @@ class _Starts(OneInput):
 
 def _keeps_neighbours(node: Node) -> bool:
     """Whether neighbours of a node's elements are neighbours in arrays below that have windows."""
-    if isinstance(node, SourceNode) and not all(map(_has_windows, node.data.arrays() or ())):
+    if isinstance(node.opens, Source) and not all(map(_has_windows, node.opens.arrays() or ())):
         return False
     return node.keeps_neighbours and all(map(_keeps_neighbours, node.inputs))
 
@@ -361,15 +357,12 @@ def _has_windows(array: Any) -> bool:
     return isinstance(array, np.ndarray) or hasattr(array, "windowed")
 
 
-def _require_one_cast(node: Cast) -> None:
-    below: list[Node] = [node.source]
-    while below:
-        each = below.pop()
-        if isinstance(each, Cast):
-            raise _NotCopiesError
-        below += each.inputs
+def _require_one_cast(node: Node) -> None:
+    (source,) = node.inputs
+    if any(each.converts for each in walk(source)):
+        raise _NotCopiesError
     try:
-        for given, made in zip(node.source.spec.leaves, node.spec.leaves, strict=True):
+        for given, made in zip(source.spec.leaves, node.spec.leaves, strict=True):
             conversion(given.dtype, made.dtype)
     except TypeError as error:
         raise _NotCopiesError from error

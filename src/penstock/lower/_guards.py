@@ -5,7 +5,6 @@ from typing import Literal, final
 
 from penstock.base._errors import ArgumentError
 from penstock.plan._batch import Batching, are_side_by_side
-from penstock.plan._cache import CacheStep
 from penstock.plan._filter import CheckedGroup, Filter, FlatMap
 from penstock.plan._fold import Fold
 from penstock.plan._map import Apart, Map
@@ -95,7 +94,7 @@ class _Guarding:
 
     def _over_functions(self, node: Node, size: int | None) -> Node:
         """A stream with a guard over the steps at its end that workers run, if a function is among them."""
-        if isinstance(node, CacheStep) and any(each.fails_alone for each in walk(node)):
+        if node.traits.is_cached and any(each.fails_alone for each in walk(node)):
             raise ArgumentError(
                 f"on_error={self._on_error!r} would leave out elements before {node.label}, which keeps an epoch of a "
                 "stream for all epochs and runs to come. Put what may fail after cache(), or leave it out yourself: "
@@ -169,7 +168,7 @@ class _Guarding:
 
     def _within(self, node: Node, is_placed: bool, is_stacked: bool) -> Node:
         """The same step, over steps with their guards."""
-        if isinstance(node, CacheStep):
+        if node.traits.is_cached:
             return node  # a replacement must not be kept, so elements fail below the cache
         if isinstance(node, Grouping) and (node.access == "random" or node.traits.is_parallel):
             return self._in_groups(node, is_placed, is_stacked)

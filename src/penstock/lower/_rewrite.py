@@ -22,14 +22,13 @@ from penstock.memory._rows import Indices
 from penstock.plan._batch import Batching, Unbatch
 from penstock.plan._cache import Cache, CompleteCache
 from penstock.plan._combine import Zip
-from penstock.plan._fields import Fields
+from penstock.plan._fields import Fields, chosen
 from penstock.plan._index import MovedRows, StandIn, sliced
 from penstock.plan._map import Map, Memo
-from penstock.plan._node import Length, Node, Pairs, Reorder, walk
+from penstock.plan._node import Length, Node, Pairs, walk
 from penstock.plan._own_rows import OwnRows
 from penstock.plan._reader import OpenSources, Reader
 from penstock.plan._rewritten import rewritten
-from penstock.plan._source_node import SourceNode
 from penstock.plan._stream import Inlet
 
 
@@ -49,7 +48,7 @@ def cut(node: Node) -> tuple[Node, Node]:
         facts = {"length": count, "spec": node.spec, "batch_size": node.batch_size, "randomness": differs}
         return Inlet(node.label, facts), node
     above, below_cut = cut(node.inputs[0])
-    return _like(node, above), below_cut
+    return node.over(above, **node.fixes), below_cut
 
 
 def with_own_rows(plan: Node, index: int, count: int, micro_count: int) -> Node:
@@ -66,14 +65,7 @@ def closed(node: Node, length: Length) -> Node:
     """The steps over an inlet, for an epoch that has this number of elements."""
     if isinstance(node, Inlet):
         return replace(node, facts={**node.facts, "length": length})
-    return _like(node, closed(node.inputs[0], length))
-
-
-def _like(node: Node, source: Node) -> Node:
-    """The same step over another input. Its batches keep their spec, however many elements the stream has."""
-    if isinstance(node, Batching):
-        return node.over(source, exact=node.is_exact)
-    return node.over(source)
+    return node.over(closed(node.inputs[0], length), **node.fixes)
 
 
 def uses(node: Node) -> Iterator[Node]:
@@ -111,15 +103,14 @@ def with_rows(plan: Node) -> Node:
     @functools.cache  # a node may be used many times
     def rows_of(node: Node) -> Node | None:
         """A plan whose elements are the rows of another plan's; None if the sources cannot read them alone."""
-        if isinstance(node, SourceNode):
-            data = node.data.unstacked()
-            return None if data is None else replace(node, data=data)
-        moves = isinstance(node, Reorder) and node.moves
+        if not node.inputs:
+            return node.rows
+        moves = node.gives_inputs and node.moves
         converts_rows = node.is_pointwise and type(node).fill_rows is not Node.fill_rows
         if node.access == "stream" or not (moves or converts_rows):  # such as a batch, whose rows are elements
             return None
         rows = tuple(each for each in map(rows_of, node.inputs) if each is not None)
-        if not rows or len(rows) < len(node.inputs):
+        if len(rows) < len(node.inputs):
             return None
         if not moves:
             return node.over(*rows)
@@ -129,7 +120,7 @@ def with_rows(plan: Node) -> Node:
     def change(node: Node) -> Node:
         if isinstance(node, Fields) and node.access == "random":
             return _narrow(node.source, node.all_pairs)
-        rows = rows_of(node.source) if isinstance(node, Unbatch) else None
+        rows = rows_of(node.inputs[0]) if node.stacks < 0 else None
         return node if rows is None or rows.length != node.length else rows
 
     return rewritten(plan, change)
@@ -143,10 +134,7 @@ def _narrow(node: Node, pairs: Pairs) -> Node:
     # Inputs that are left out may end sooner, or count among those whose functions draw numbers.
     if found is not None and (found.length, found.randomness) == (node.length, node.randomness):
         return found
-    if isinstance(node, SourceNode) and (data := node.data.selected([old for old, _ in pairs])) is not None:
-        node = replace(node, data=data)
-    whole = tuple((name, name) for name in node.spec.tree)
-    return node if whole == pairs else Fields(node, "select", pairs, keeps_others=False)
+    return chosen(node, pairs)
 
 
 MOST_ELEMENTS: Final = 1 << 23
@@ -216,11 +204,15 @@ def with_batches(plan: Node, start: int = 0, size: int | None = None) -> Node:
         start: The elements before the first batch.
         size: The elements of a batch; None for as many as now.
     """
-    if isinstance(plan, Batching):
-        source = sliced(plan.source, "skip", str(start), start, None, None) if start else plan.source
-        return plan.over(source, size=size or plan.size)
-    changes = {"memo": Memo()} if isinstance(plan, Map) else {}  # what it found out about the other batches
-    return plan.over(with_batches(plan.inputs[0], start, size), **changes)
+    batching = batching_of(plan)
+    assert batching is not None
+    source = sliced(batching.source, "skip", str(start), start, None, None) if start else batching.source
+    made = batching.over(source, size=size or batching.size)
+
+    def change(node: Node) -> Node:  # a function found something out about the other batches
+        return node.over(*node.inputs, memo=Memo()) if isinstance(node, Map) else node
+
+    return rewritten(plan, change, {id(batching): made})
 
 
 @final

@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, final
 
+from penstock.lower._analysis import functions_of
 from penstock.lower._rewrite import cut, needed, uses
 from penstock.plan._batch import Batch, Bundle, is_object
-from penstock.plan._filter import Filter
 from penstock.plan._map import Learner, OnWorkers
 from penstock.plan._node import Node, walk
-from penstock.plan._stream import Generate
 
 SPAN_NBYTES: Final = 4 << 20
 """The size of a span, unless a batch needs more; limited to `SPAN_COUNT` elements."""
@@ -78,12 +77,7 @@ class StreamStages:
 def divide(plan: Node) -> StreamStages:
     """Divides a stream into the parts that run. Specs must be known."""
     above, below = cut(plan)
-    functions: list[OnWorkers] = []
-    node = plan
-    while node is not below:
-        if isinstance(node, OnWorkers):
-            functions.append(node)
-        (node,) = node.inputs
+    functions = functions_of(plan)
     stages = tuple(_stages(below))
     # Small spans cost time, because each is at least one unit, and large spans cost memory.
     first, stop = needed(above, 0)
@@ -93,11 +87,11 @@ def divide(plan: Node) -> StreamStages:
         size = fitting - fitting % count if count <= fitting else -(-count // 4)
     return StreamStages(
         above=above,
-        functions=tuple(functions),
+        functions=functions[: len(functions) - len(functions_of(below))],
         below=below,
         stages=stages,
         batch_size=_batch_size(above),
-        gives_cursor=isinstance(below, Filter) and below.source.access == "random",
+        gives_cursor=below.gives_cursor,
         batch_count=count,
         span_size=size,
         span_count=-(-2 * count // size) + 2,
@@ -107,7 +101,7 @@ def divide(plan: Node) -> StreamStages:
 def _batch_size(above: Node) -> int | None:
     if not above.inputs:
         return 0
-    return above.size if isinstance(above, Batch) and not above.source.inputs else None
+    return above.batch_size if above.stacks > 0 and not above.inputs[0].inputs else None
 
 
 def _stages(below: Node) -> Iterator[Stage]:
@@ -126,7 +120,7 @@ def _stages(below: Node) -> Iterator[Stage]:
         leaves = node.spec.leaves
         has_objects = any(map(is_object, leaves))
         size = max(1, min(OBJECT_COUNT if has_objects else STAGE_COUNT, STAGE_NBYTES // max(1, node.spec.nbytes)))
-        number, is_generator = steps.index(node), isinstance(node, Generate)
+        number, is_generator = steps.index(node), not node.inputs and node.access == "stream"
         if size > 1 and all(is_object(leaf) or None not in leaf.shape for leaf in leaves):
             # Where a stream breaks off, a batch is short, whatever length the stream has.
             exact = None if node.access == "random" else False
@@ -158,6 +152,6 @@ def _is_topmost(node: Node) -> bool:
     """Whether the user's code runs here, and not only below a step that must see elements in order."""
     if node.access == "random":
         return True
-    while node.traits.is_parallel and not isinstance(node, OnWorkers):
+    while node.traits.is_parallel and not isinstance(node, Learner):
         (node,) = node.inputs
     return isinstance(node, Learner)

@@ -111,7 +111,7 @@ class Batching(Grouping):
         return None if below is None else below.sliced(0, self.size, finite_length(self))
 
     @cached_property
-    def remainder(self) -> int:
+    def remainder(self) -> int:  # type: ignore[override]
         """The number of elements in the last batch if it is short; 0 if none is."""
         count = self.source.length
         return 0 if self.drop_remainder or not isinstance(count, int) else count % self.size
@@ -122,6 +122,11 @@ class Batching(Grouping):
         if self.exact is not None:
             return self.exact
         return self.drop_remainder or (self.remainder == 0 and self.source.length is not None)
+
+    @property
+    def fixes(self) -> dict[str, Any]:  # type: ignore[override]
+        """Whether all batches have the size."""
+        return {"exact": self.is_exact}
 
     def element_count(self, index: int) -> int:
         """The number of elements of one batch."""

@@ -91,11 +91,13 @@ def _moved(leaf: ArraySpec, start: int, end: int) -> ArraySpec:
 
 
 def require_batch_first(node: Node) -> None:
-    """Refuses batches whose first axis is not that of their elements, as far as sizes tell.
+    """Refuses batches whose first axis is not that of their elements, as far as sizes tell and the user does not.
 
     Raises:
         ArgumentError: Another axis has the size of a batch, and the first has not.
     """
+    if isinstance(node, BatchFirst):
+        return
     steps = walk(node, lambda each: () if isinstance(each, Batching) else history(each))
     sizes = {each.size for each in steps if isinstance(each, Batching)}
     size = sizes.pop() if len(sizes) == 1 else 0

@@ -22,7 +22,7 @@ from penstock.base._printable import printable
 from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Leaves, Rows, chunk_count
 from penstock.plan._chunks import Chunks
-from penstock.plan._node import Demand, Elements, Length, Memory, Node, OneInput, Randomness, history
+from penstock.plan._node import Demand, Elements, Length, Memory, Node, OneInput, Randomness, Traits, history
 from penstock.plan._reader import Gather, Reader
 from penstock.plan._source import Openable
 
@@ -137,6 +137,7 @@ class CacheStep(Node):
     """The user's arguments: `'frames', limit=4096`."""
 
     verb = "cache"
+    traits = Traits(is_cached=True)
 
     @property
     def label(self) -> str:

@@ -96,6 +96,7 @@ class Cast(ByChunk):
 
     verb = "cast"
     moves = True
+    converts = True
     keeps_neighbours = True
 
     @property

@@ -128,3 +128,9 @@ class Fields(ByChunk):
 def named(source: Node, names: Iterable[str]) -> Fields:
     """The values of these names alone."""
     return Fields(source, "select", tuple((name, name) for name in names), keeps_others=False)
+
+
+def chosen(node: Node, pairs: Pairs) -> Node:
+    """Some values of elements, under their new names and in this order; the node itself if it gives these."""
+    whole = tuple((name, name) for name in node.spec.tree)
+    return node if whole == pairs else Fields(node, "select", pairs, keeps_others=False)

@@ -67,6 +67,11 @@ class Filter(Sequential):
         """None: the input has them."""
         return {}
 
+    @property
+    def gives_cursor(self) -> bool:  # type: ignore[override]
+        """Over random access."""
+        return self.source.access == "random"
+
     @cached_property
     def spec(self) -> Spec:
         """That of the elements before it."""

@@ -12,7 +12,7 @@ hold values that the fields determine.
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -110,6 +110,10 @@ class Node(ABC):
     """`fill` is arithmetic on indices alone, so the copy engine can fill batches. A cast counts: it converts."""
     stacks: int = 0
     """How many axes elements have more than those of the input: 1 for a batch, -1 where elements are taken apart."""
+    converts: bool = False
+    """Elements are those of the input in other dtypes."""
+    takes_rows: bool = False
+    """It reads rows of elements of the input alone, and its elements have as many axes as these."""
     keeps_neighbours: bool = False
     """Neighbouring elements are neighbours in each input, in the same order."""
     takes_any_shape: bool = False
@@ -142,6 +146,16 @@ class Node(ABC):
     """Element `i` has the leaves of element `i` of each input, one input after the other."""
     checked_pairs: "Node | None" = None
     """Pairs that guards made, of an element and whether it is there, of which it gives the elements that are there."""
+    gives_cursor: bool = False
+    """In order, it notes how far it got in its input (`Reader.consumed`), and can go on from there."""
+    fixes: Mapping[str, Any] = {}
+    """Fields by which it keeps its spec over a stream of another length."""
+    remainder: int = 0
+    """The number of elements of the input in the last element, if that is a short batch; else 0."""
+    padded_nbytes: int = 0
+    """The size to which it pads elements; 0 if it pads none, or each batch to its own size."""
+    rows: "Node | None" = None
+    """Of a source: a plan of the rows of its elements, if it reads them alone."""
     verdict: str | None = None
     """If elements are pairs of an element and a verdict of the user's function: the verdict's dtype. Else None."""
 

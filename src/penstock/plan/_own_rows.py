@@ -27,6 +27,7 @@ class OwnRows(OneToOne, OneInput):
 
     verb = "shard"
     moves = True
+    takes_rows = True
     takes_any_shape = True
     is_pointwise = True
     treats_leaves_alike = True

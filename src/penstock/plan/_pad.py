@@ -280,7 +280,7 @@ class PaddedBatch(Batching):
         return self.padding.stacker(self.label, self.source.spec)
 
     @property
-    def element_nbytes(self) -> int:
+    def padded_nbytes(self) -> int:  # type: ignore[override]
         """The largest size of an element; 0 if batches are padded to their own largest element."""
         return self.spec.nbytes // self.size
 

@@ -1,5 +1,6 @@
 """The first step of a plan: the elements of a source."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,8 @@ from penstock.base._errors import SourceError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.memory._rows import Indices, Rows
 from penstock.plan._chunks import Chunks
-from penstock.plan._node import POSITION_LIMIT, Start, Traits
+from penstock.plan._fields import chosen
+from penstock.plan._node import POSITION_LIMIT, Node, Pairs, Start, Traits
 from penstock.plan._source import Source, traits_of
 
 if TYPE_CHECKING:
@@ -77,6 +79,15 @@ class SourceNode(Start):
                 f"and the number of elements: they begin with 0, never descend, and end with {count}."
             )
         return Chunks.of_bounds(bounds)
+
+    @property
+    def rows(self) -> "SourceNode | None":  # type: ignore[override]
+        data = self.data.unstacked()
+        return None if data is None else replace(self, data=data)
+
+    def narrowed(self, pairs: Pairs, narrow: Callable[[Node, Pairs], Node]) -> Node | None:
+        data = self.data.selected([old for old, _ in pairs])
+        return None if data is None else chosen(replace(self, data=data), pairs)
 
     @property
     def opens(self) -> Source:

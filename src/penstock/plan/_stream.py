@@ -239,6 +239,8 @@ class Inlet(Node):
     facts: Mapping[str, Any]
     """Its length (infinity until its end has been seen), spec, batch size and randomness."""
 
+    traits = Traits(reads_spans=True)
+
     def __post_init__(self) -> None:
         vars(self).update(self.facts)  # in place of the cached properties
 

@@ -22,6 +22,10 @@ class Traits(NamedTuple):
     """Several threads read no faster than one."""
     is_hidden: bool = False
     """It is a part of the step after it, and the user did not write it."""
+    is_cached: bool = False
+    """It reads a cache."""
+    reads_spans: bool = False
+    """It stands for a stream: units read elements from spans."""
     runs_code: bool = False
     """To read it in order runs the user's code, which workers cannot share."""
 

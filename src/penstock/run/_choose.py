@@ -94,7 +94,7 @@ def choose(facts: Analysis, options: LoaderOptions, machine: Machine, stays: Tra
         if why:
             note = f"It runs on threads, not on processes: {why}"
             name, warnings = "threads", (note,)
-    elif facts.reads_spans and reach == "machine":
+    elif facts.traits.reads_spans and reach == "machine":
         note = "The steps after a stream run on this machine, because its elements lie in memory here."
         name = "threads" if machine.no_processes else "processes"
     if name == "threads":
