@@ -11,6 +11,7 @@ import pytest
 
 import penstock as ps
 import penstock.films.videos
+from penstock.files._fetch import MEMORY_COUNT
 from penstock.films._ahead import FAR, Ahead
 from penstock.plan._source import Read
 from penstock.testing import SourceTests, assert_resumes_exactly
@@ -638,7 +639,11 @@ def test_a_film_behind_a_url_is_read_in_parts_whose_memory_is_counted(tmp_path):
     assert all((ds[number]["frame"] == local[number]["frame"]).all() for number in (30, 3, 17))
     remote, here = (each._node.data for each in (ds, local))
     assert remote.most_idle == 1
-    assert remote.kept_nbytes - here.kept_nbytes == (4 << 20) - (16 << 10)
+    requests_nbytes = MEMORY_COUNT * path.stat().st_size
+    assert remote.kept_nbytes - here.kept_nbytes == requests_nbytes + (256 << 10) - (16 << 10)
+    limited = remote.with_cache_limit(400_000)
+    assert limited.kept_nbytes <= 400_000 + remote._decoder_nbytes
+    assert limited.ahead_nbytes == 20_000
 
 
 # What the next batches want.

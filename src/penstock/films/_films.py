@@ -24,6 +24,8 @@ _FORMATS: Final = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,flv,ogg
 """Containers that are read."""
 _UNKNOWN_COUNT: Final = 1 << 30
 """The frames of an AVI that FFmpeg writes into a pipe."""
+_MORE_NBYTES: Final = 64 << 10
+"""Decoders read behind the last frame of a group, until they give it."""
 NO_SEEK: Final = np.iinfo(np.int64).min
 """In place of the time of a key frame: decode from the beginning of the file."""
 
@@ -45,11 +47,13 @@ def named(file: File, frame: int | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def opened(file: File, number: int | None, *, is_read_whole: bool = False, **options: str) -> Iterator[tuple[Any, Any]]:
-    """Opens a film: its container, and one of its streams of pictures."""
+def opened(
+    file: File, number: int | None, *, is_read_whole: bool = False, data: Any = None, **options: str
+) -> Iterator[tuple[Any, Any]]:
+    """Opens a film, or its bytes: its container, and one of its streams of pictures."""
     from av.stream import Disposition
 
-    source = file.stream() if is_read_whole else file.scan()
+    source = data or (file.stream() if is_read_whole else file.scan())
     with source as data, open_media(data, _FORMATS, **options) as container:
         streams = container.streams.video
         if number is None:
@@ -104,15 +108,16 @@ def frames_of(file: File, number: int) -> Arrays:
     """Finds the frames of a file.
 
     Returns:
-        `times` in units of `base`, in order; for each the time to seek, and the place of its key frame; the marks of
-        all packets, as they follow one another, which is empty if frames are counted; and the packet at which decoding
-        from the beginning begins.
+        `times` in units of `base`, in order; for each the time to seek, the place of its key frame, and the first and
+        last byte that its decoder reads, of which the first is -1 if it is not known; the marks of all packets, as they
+        follow one another, which is empty if frames are counted; and the packet at which decoding from the beginning
+        begins.
 
     Raises:
         SourceError: It is damaged.
     """
     times: list[int] = []
-    starts: list[tuple[int, int]] = []
+    starts: list[tuple[int, int, int]] = []
     marks: list[int] = []
     begin: int | None = None
     packets = 0
@@ -132,7 +137,8 @@ def frames_of(file: File, number: int) -> Arrays:
             marks.append(mark_of(packet))
             if packet.is_keyframe:
                 begin = len(marks) - 1 if begin is None else begin
-                starts.append((packet.pts, packet.pts if packet.dts is None else packet.dts))
+                offset = -1 if packet.pos is None else packet.pos
+                starts.append((packet.pts, packet.pts if packet.dts is None else packet.dts, offset))
             if not packet.is_discard:
                 times.append(packet.pts)
         has_palette, is_reordered = stream.codec_context.pix_fmt == "pal8", stream.codec_context.has_b_frames
@@ -152,8 +158,8 @@ def frames_of(file: File, number: int) -> Arrays:
     if begin != 0:
         first = _first_frame(file, number, needs_key=False)
         if first is not None and first.key_frame and (not starts or first.pts < starts[0][0]):
-            begin, starts = 0, [(first.pts, NO_SEEK), *starts]
-    shown, keys = np.sort(np.array(times, np.int64)), np.array(starts, np.int64).reshape(-1, 2)
+            begin, starts = 0, [(first.pts, NO_SEEK, -1), *starts]
+    shown, keys = np.sort(np.array(times, np.int64)), np.array(starts, np.int64).reshape(-1, 3)
     is_unclear = len(marks) < packets or bool((shown[1:] == shown[:-1]).any())
     # Some containers number packets, such as AVI, and frames have another order.
     is_doubtful = is_reordered and (kind == "avi" or times == shown.tolist())
@@ -168,11 +174,13 @@ def frames_of(file: File, number: int) -> Arrays:
     if not len(shown) or not len(keys) or not base:
         raise SourceError(f"{file.url} has no frame that can be decoded.")
     if has_palette or not has_keys:
-        keys = np.array([[keys[0, 0], NO_SEEK]])
+        keys = np.array([[keys[0, 0], NO_SEEK, -1]])
     place = np.maximum(np.searchsorted(keys[:, 0], shown, "right") - 1, 0)
+    lasts = np.minimum(np.append(keys[1:, 2], file.nbytes) + _MORE_NBYTES, file.nbytes - 1)
     return {
         "times": shown,
         "seeks": keys[place, 1],
+        "bytes": np.stack([keys[:, 2], lasts], axis=1)[place],
         "firsts": np.searchsorted(shown, keys[place, 0]),
         "marks": np.array(marks, np.int64),
         "begin": np.array(begin),
@@ -205,6 +213,7 @@ def _counted(file: File, number: int, shown: npt.NDArray[np.int64] | None) -> Ar
     return {
         "times": np.array(times, np.int64),
         "seeks": np.full(len(times), NO_SEEK),
+        "bytes": np.full((len(times), 2), -1),
         "firsts": np.zeros(len(times), np.int64),
         "marks": np.empty(0, np.int64),
         "begin": np.array(0),

@@ -29,9 +29,11 @@ from penstock.base._spec import ArraySpec
 from penstock.dataset import Dataset
 from penstock.files import _openfile
 from penstock.files._diskcache import DiskCache
+from penstock.files._fetch import MEMORY_COUNT
 from penstock.files._kept import Arrays, kept
 from penstock.files._openfile import File, FilesSource, bounds_of, for_each, placed
 from penstock.films._ahead import Ahead
+from penstock.films._cells import CELL_NBYTES, Cells, FilmStream
 from penstock.films._ffmpeg import version
 from penstock.films._films import NO_SEEK, dtype_of, frames_of, head_of, is_end, mark_of, named, opened
 from penstock.memory._rows import Indices, positions_of
@@ -47,6 +49,8 @@ _AHEAD_NBYTES: Final = 256 << 20
 """Decoded frames that are kept."""
 _DROPPED_SHARE: Final = 64
 """If room is short, this share of the frames goes at once. With a 16th, 5 % more frames are decoded."""
+_REQUESTS_SHARE: Final = 4
+"""With a limit of memory, this share of it is for requests of remote films."""
 _DECODER_NBYTES: Final = 1 << 20
 """What a decoder takes besides frames: 1.1 MB in all was measured with frames of 96x96."""
 _FRAMES_OF_DECODER: Final = 20
@@ -89,9 +93,13 @@ def from_videos(
     If films are many, reads at random are faster with frequent key frames: `ffmpeg -i a.mp4 -g 8 b.mp4`. Order in a
     file costs nothing more: `shuffle(window=)` keeps it nearly.
 
+    Of a film behind a URL, a loader requests the parts that its next batches need ahead, 256 KiB each, and keeps 64 MiB
+    of them.
+
     Random access: yes. Order: that of the given paths, and of time; the files of a pattern by name. Threads decode side
-    by side. Memory: 32 bytes a frame in each process; one decoder of some 20 frames for each worker, with 4 MiB of its
-    file behind a URL; 128 MiB of others that wait, or four if they are larger; and 256 MiB of decoded frames.
+    by side. Memory: 48 bytes a frame in each process; one decoder of some 20 frames for each worker, with 256 KiB of
+    its file behind a URL; 128 MiB of others that wait, or four if they are larger; 256 MiB of decoded frames; and
+    320 MiB of requests, if films are behind URLs.
     A rotation that the file asks for is not applied. Frames before the first key frame that cannot be decoded, as in
     parts of recordings, are left out.
 
@@ -206,7 +214,7 @@ class VideoSource(FilesSource):
 
     is_cpu_bound = True
     suits_one_thread = False
-    reads_ahead = False
+    reads_ahead = True
 
     @property
     def element_spec(self) -> dict[str, ArraySpec]:
@@ -231,7 +239,9 @@ class VideoSource(FilesSource):
         def found(place: int) -> Arrays:
             file, number = self.files[place], self.streams[place]
             name = f"{number}.index" if number else "index"
-            return kept(file, f"frames of stream {number}", self.cache_dir, lambda: frames_of(file, number), name)
+            return kept(
+                file, f"frames and bytes of stream {number}", self.cache_dir, lambda: frames_of(file, number), name
+            )
 
         return list(for_each(range(len(self.files)), found))
 
@@ -250,12 +260,13 @@ class VideoSource(FilesSource):
     def kept_nbytes(self) -> int:
         if "frame" not in self.names:
             return 0
-        return self.most_idle * self._decoder_nbytes + self.most_ahead * self.frame_nbytes
+        requests_nbytes = super().kept_nbytes
+        return requests_nbytes + self.most_idle * self._decoder_nbytes + self.most_ahead * self.frame_nbytes
 
     @property
     def _decoder_nbytes(self) -> int:
         frames_nbytes = _FRAMES_OF_DECODER * self.height * self.width * 3 // 2
-        return _DECODER_NBYTES + frames_nbytes + self.files[0].scan_nbytes
+        return _DECODER_NBYTES + frames_nbytes + min(CELL_NBYTES, self.files[0].scan_nbytes)
 
     @property
     def frame_nbytes(self) -> int:
@@ -276,7 +287,10 @@ class VideoSource(FilesSource):
         return max(0, min(len(self), min(left, _AHEAD_NBYTES) // self.frame_nbytes))
 
     def with_cache_limit(self, nbytes: int) -> "VideoSource":
-        return replace(self, most_kept=nbytes)
+        requests_nbytes = min(super().kept_nbytes, nbytes // _REQUESTS_SHARE)
+        made = replace(self, most_kept=min(self.most_kept, nbytes - requests_nbytes))
+        made.__dict__["ahead_nbytes"] = requests_nbytes // MEMORY_COUNT
+        return made
 
     def selected(self, names: Sequence[str]) -> "VideoSource":
         return replace(self, names=tuple(names))
@@ -321,6 +335,15 @@ class _FrameCache:
                     claims.append(frame)
                     self._claimed[frame] = me
         return there, claims, elsewhere
+
+    def without(self, frames: Indices) -> list[int]:
+        """Returns frames, each once and in order, without those that are there or being decoded."""
+        with self._changed:
+            return [
+                frame
+                for frame in dict.fromkeys(frames.tolist())
+                if not (frame in self._frames or frame in self._claimed)
+            ]
 
     def claim(self, frames: Indices, lasts: Indices, next_uses: Callable[[Indices], Indices]) -> list[int]:
         """Claims frames for later batches, as many as there is room for, and returns them.
@@ -393,6 +416,7 @@ class OpenVideoSource:
         self._idle: list[_Decoder] = []
         """The latest last."""
         self._kept = _FrameCache(source.most_ahead)
+        self._cells = Cells(source.files, source.ahead_nbytes) if source.is_remote and "frame" in source.names else None
         self._ahead: Ahead | None = None
         self._mine = threading.local()
         """`now`: the number of the batch that a thread reads."""
@@ -407,6 +431,20 @@ class OpenVideoSource:
         if self._ahead is None or self._ahead.order is not order:
             self._ahead = Ahead(order, now[0], self._kept.most, self._bounds)
         self._mine.now = self._ahead.number(now)
+
+    @property
+    def is_advised(self) -> bool:
+        """See `SourceAdapter`."""
+        return self._cells is not None
+
+    def advise(self, indices: Indices) -> None:
+        """Requests the bytes of the frames that are not kept."""
+        frames = np.array(self._kept.without(indices), np.int64)
+        numbers = np.searchsorted(self._bounds, frames, "right") - 1
+        each = zip(numbers.tolist(), (frames - self._bounds[numbers]).tolist(), strict=True)
+        ranges = ((number, *self._found[number]["bytes"][place].tolist()) for number, place in each)
+        if self._cells is not None:
+            self._cells.announce(found for found in ranges if found[1] >= 0)
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests, file by file, in the order of time.
@@ -494,7 +532,7 @@ class OpenVideoSource:
             idle = [place for place, each in enumerate(self._idle) if each.number == number]
             decoder = self._idle.pop(idle[-1]) if idle else None
         if decoder is None:
-            decoder = _Decoder(self._source, number, self._found[number])
+            decoder = _Decoder(self._source, number, self._found[number], self._cells)
         try:
             yield decoder
         except BaseException:
@@ -522,13 +560,15 @@ class OpenVideoSource:
         for each in idle:
             each.close()
         self._kept.clear()
+        if self._cells is not None:
+            self._cells.files.close()
 
 
 @final
 class _Decoder:
     """Decodes the frames of one file, for one thread at a time."""
 
-    def __init__(self, source: VideoSource, number: int, found: Arrays) -> None:
+    def __init__(self, source: VideoSource, number: int, found: Arrays, cells: Cells | None) -> None:
         from av.video.reformatter import VideoReformatter
 
         # Older versions scale on one thread, and cannot be asked to.
@@ -536,6 +576,7 @@ class _Decoder:
         self.number = number
         self._source = source
         self._file = source.files[number]
+        self._cells = None if found["bytes"][0, 0] < 0 else cells
         self._table = source.metres.table() if source.metres else None
         self._times, self._seeks, self._firsts = (found[name] for name in ("times", "seeks", "firsts"))
         self._marks: Any = found["marks"]
@@ -580,8 +621,9 @@ class _Decoder:
             self._frames = self._decoded_behind_seek()
             return
         self.close()
+        data = None if self._cells is None else FilmStream(self._cells, self.number)
         self._container, self._stream = self._context.enter_context(
-            opened(self._file, self._source.streams[self.number])
+            opened(self._file, self._source.streams[self.number], data=data)
         )
         self._frames = self._decode()
 
