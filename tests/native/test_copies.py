@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import pickle
 import tempfile
 import warnings
 
@@ -182,6 +183,15 @@ def test_padding_leaves_other_values_to_numpy(implementation):
     for other in others:
         assert not implementation.lay_rows([vector, other], out, np.zeros((), np.int32))
         assert (out == 7).all()
+
+
+@pytest.mark.parametrize("implementation", NATIVE.values(), ids=NATIVE)
+def test_values_are_laid_into_rows_of_a_dtype_from_another_process(implementation):
+    dtype = pickle.loads(pickle.dumps(np.dtype(np.int64)))
+    out = np.full((1, 3), 7, dtype)
+    assert out.dtype is not np.dtype(np.int64)
+    assert implementation.lay_rows([np.arange(2)], out, np.full((), 5, dtype))
+    assert out.tolist() == [[0, 1, 5]]
 
 
 @pytest.mark.parametrize("implementation", NATIVE.values(), ids=NATIVE)

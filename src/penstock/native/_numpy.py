@@ -220,7 +220,7 @@ def lay_rows(
 ) -> bool:
     """See `native.lay_rows`."""
     for value in values:
-        if getattr(value, "dtype", None) is not out.dtype or value.ndim != 1 or not value.flags.c_contiguous:
+        if getattr(value, "dtype", "") != out.dtype or value.ndim != 1 or not value.flags.c_contiguous:
             return False
     several = range(len(out)) if rows is None else rows.tolist()
     before, number, at = None, 0, 0

@@ -427,8 +427,9 @@ PyObject *lay_rows(PyObject *, PyObject *args) {
         PyObject *value = PyTuple_GetItem(values.get(), i);
         Py_buffer &view = views[i].view;
         Owned found(PyObject_GetAttrString(value, "dtype"));
-        // NumPy has one object for each of its own dtypes.
-        if (found.get() != dtype.get() || PyObject_GetBuffer(value, &view, PyBUF_C_CONTIGUOUS) != 0 || view.ndim != 1 ||
+        // NumPy has one object for each of its own dtypes, and another for one that came from another process.
+        if (!found || PyObject_RichCompareBool(found.get(), dtype.get(), Py_EQ) != 1 ||
+            PyObject_GetBuffer(value, &view, PyBUF_C_CONTIGUOUS) != 0 || view.ndim != 1 ||
             view.itemsize != out.itemsize) {
             PyErr_Clear();
             Py_RETURN_FALSE;
