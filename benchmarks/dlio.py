@@ -193,4 +193,4 @@ def _targets(options: Options) -> list[Target]:
 
 
 if __name__ == "__main__":
-    run(__file__, _CASES, _targets, round_count=1, case_timeout_s=120)
+    run(__file__, _CASES, _targets, round_count=1, case_timeout_s=240)
