@@ -4,7 +4,7 @@ import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -134,7 +134,7 @@ class Merged(Called, Beside):
     def narrowed(self, pairs: Pairs, narrow: Callable[[Node, Pairs], Node]) -> Node:
         """Inputs without any of the values are left out."""
         parts = [(each, tuple(pair for pair in pairs if pair[0] in each.spec.tree)) for each in self.sources]
-        made = replace(self, sources=tuple(narrow(each, mine) for each, mine in parts if mine))
+        made = self.over(*(narrow(each, mine) for each, mine in parts if mine))
         wanted = [new for _, new in pairs]
         in_order = [new for _, mine in parts for _, new in mine] == wanted
         return made if in_order else named(made, wanted)

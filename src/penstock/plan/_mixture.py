@@ -7,7 +7,6 @@ what runs is a function of the plan, its seeds and the eras, which a state holds
 
 import operator
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from penstock.base._errors import StateError
@@ -106,4 +105,4 @@ def with_shares(plan: Node, shares: Shares) -> Node:
         return plan
     width = max(len(counts) for _, counts in shares)
     stages = tuple((start, (*counts, *[0] * (width - len(counts)))) for start, counts in shares)
-    return rewritten(plan, made={id(mix): replace(mix, sources=mix.sources[:width], stages=stages)})
+    return rewritten(plan, made={id(mix): mix.over(*mix.sources[:width], stages=stages)})

@@ -1,7 +1,6 @@
 """What `join` and `group_by` do at the call: they read keys, and build a plan by them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -89,7 +88,7 @@ def positions_of(node: Node, keys: Any, on: str | int) -> Indices:
 def with_empty_groups(node: Node) -> Node:
     """The same elements, where groups that all have one size are of any: the blank of a group has no element."""
     if isinstance(node, Group):
-        return replace(node, may_be_empty=True)
+        return node.shortened()
     return node.over(*map(with_empty_groups, node.inputs)) if node.takes_any_shape else node
 
 
