@@ -16,7 +16,7 @@ from penstock.plan._node import Node, walk
 
 # 2 of them to find the copies of a plan that only moves bytes, 4 to choose where functions run, to run them, and to
 # choose with what they told.
-MOST_CHANGES = 21
+MOST_CHANGES = 19
 ROOT = os.path.dirname(ps.__file__)
 
 

@@ -5,7 +5,7 @@ The way of a plan into a loader:
 1. `_analysis.lower` rewrites the plan. `on_error` adds guards (`_guards.py`), `unbatch` reads rows alone where sources
    can do so, and complete caches drop their inputs (`_rewrite.py`). Each rewrite returns a new plan.
 2. `_analysis.analyse` walks the new plan once. Its result, `Analysis`, answers all questions about the plan: the choice
-   of the executor, the budget of memory (`_budget.py`), messages and reports read it.
+   of the executor, the budget of memory, messages and reports read it.
 3. A plan with random access becomes one `ParallelProgram` (`_batches.py`). A stream is cut in two (`_stages.py`): one
    worker reads the steps below in order (`FeedProgram`, `_streams.py`), and all workers run the steps above
    (`ParallelProgram`). If nothing but `batch` is above, that one worker writes elements straight into batches. If a

@@ -23,7 +23,6 @@ from typing import Final, TypeVar, final
 from penstock import native
 from penstock.lower._analysis import Analysis, analyse, lower
 from penstock.lower._batches import ParallelProgram, require_shares
-from penstock.lower._budget import budget
 from penstock.lower._copies import CopyPlan
 from penstock.lower._parts import PartProgram
 from penstock.lower._rewrite import with_own_rows
@@ -39,6 +38,7 @@ from penstock.plan._node import Node, walk
 from penstock.plan._own_batches import OwnBatches
 from penstock.plan._own_rows import OwnRows
 from penstock.plan._source import key_of
+from penstock.plan._text import largest_element
 from penstock.run._choose import Choice, Machine, asked_reach, choose, choose_reader
 from penstock.run._crew import Crew, leave
 from penstock.run._learn import learn, learn_held
@@ -161,8 +161,8 @@ class Filler:
         return share
 
     def budget(self, share: float) -> Budget:
-        """Adds up the memory, if sources keep this share of theirs."""
-        program, crew, stream = self.program, self.crew, self.stream
+        """Adds up the memory, known before the first read, if sources keep this share of theirs."""
+        facts, node, crew, stream, spec = self.facts, self.facts.plan, self.crew, self.stream, self.program.spec
         waiting_nbytes = kept_nbytes = source_nbytes = 0
         if stream is not None:
             inner = [(id(stage.node), each.budget(share)) for stage, each in stream.stages.items()]
@@ -171,25 +171,32 @@ class Filler:
             kept_nbytes = stream.facts.kept_nbytes(staged)
             source_nbytes = stream.facts.source_nbytes(staged, share=share)
             source_nbytes += sum(each.source_nbytes for _, each in inner)
-        worker_count = max(crew.worker_count, crew.process_count)
         shared, parts_nbytes = set(), 0
         if self.parts is not None:
             parts = self.parts.program
             shared = {key_of(each.source) for each in parts.sources}
             source_nbytes += parts.room(share)
             parts_nbytes = parts.own_nbytes(share, crew.process_count)
-        own_nbytes = self.facts.source_nbytes(share=share, shared=shared)
-        return budget(
-            self.facts,
-            program.spec,
+        scratch_nbytes, slot_nbytes = facts.scratch_nbytes, SlotLayout(spec).nbytes
+        if spec is not node.spec and node.row_count(0, 0) is None:
+            scratch_nbytes += node.spec.nbytes  # an element without parts is made whole, and a shard takes its part
+        return Budget(
             slot_count=self.slot_count,
-            worker_count=worker_count,
-            parts_nbytes=parts_nbytes,
+            slot_nbytes=slot_nbytes,
+            scratch_nbytes=scratch_nbytes * max(1, crew.worker_count, crew.process_count),
+            order_nbytes=max(each.memory.order_nbytes for each in facts.steps),
             shared_nbytes=crew.payload.shared_nbytes,
+            kept_nbytes=facts.kept_nbytes() + kept_nbytes,
+            source_nbytes=max(1, crew.process_count) * facts.source_nbytes(share=share, shared=shared) + source_nbytes,
             spans_nbytes=waiting_nbytes,
-            kept_nbytes=kept_nbytes,
-            is_sent=crew.reach == "machine",
-            source_nbytes=max(1, crew.process_count) * own_nbytes + source_nbytes,
+            last_step=node.label,
+            spec=str(spec),
+            # As many batches as there are slots may be on their way from other machines.
+            store_nbytes=self.slot_count * slot_nbytes if crew.reach == "machine" else 0,
+            batch_size=node.batch_size or 1,
+            parts_nbytes=parts_nbytes,
+            largest_source=facts.largest_source,
+            largest_element=largest_element(node),
         )
 
     def _waiting_nbytes(self, stream: StreamFiller) -> int:

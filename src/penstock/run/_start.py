@@ -21,32 +21,24 @@ from penstock.run.parts._order import PartOrder
 
 
 def start(arrangement: Arrangement) -> DeliveryBase:
-    """Starts the delivery of batches: by copies if the plan only moves bytes, else by workers; inline by neither."""
-    top = arrangement.top
-    delivery: DeliveryBase
-    if top.copies is not None:
-        delivery = CopyDelivery(
-            top.program,
-            top.copies,
-            slot_count=top.slot_count,
-            thread_count=top.crew.worker_count,
-        )
-    else:
-        delivery = _started(top, arrangement.quarantine, gives_rest=False)
+    """Starts the delivery of batches. The workers that found specs may go then."""
+    delivery = _started(arrangement.top, arrangement.quarantine, gives_rest=False)
     leave(arrangement.probes)
     return delivery
 
 
 def _started(filler: Filler, quarantine: Quarantine | None, *, gives_rest: bool) -> DeliveryBase:
-    """Starts workers; see `Delivery`."""
-    program, stream, timeout_s = filler.program, filler.stream, filler.crew.timeout_s
+    """Starts what fills a ring: copies if the plan only moves bytes, else workers; inline neither."""
+    program, stream, slot_count, timeout_s = filler.program, filler.stream, filler.slot_count, filler.crew.timeout_s
+    if filler.copies is not None:
+        return CopyDelivery(program, filler.copies, slot_count=slot_count, thread_count=filler.crew.worker_count)
     if filler.crew.reach is None:
         with _stages(stream, quarantine) as stages:
             return InlineDelivery(
                 program,
                 None if stream is None else stream.program,
                 stages,
-                slot_count=filler.slot_count,
+                slot_count=slot_count,
                 timeout_s=timeout_s,
                 gives_rest=gives_rest,
                 quarantine=quarantine,
@@ -69,7 +61,7 @@ def _started(filler: Filler, quarantine: Quarantine | None, *, gives_rest: bool)
 
     return Delivery(
         program,
-        slot_count=filler.slot_count,
+        slot_count=slot_count,
         make_executor=None if filler.is_filled_by_reader else filler.crew.make_executor,
         make_feed=None if stream is None else make_feed,
         make_parts=None if filler.parts is None else make_parts,
