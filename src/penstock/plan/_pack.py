@@ -368,7 +368,8 @@ class Pack(_OfLengths):
             filling = np.full((), self.padding_value, array.dtype)
             if not native.lay_rows(values, array, filling, rows, *marks):
                 alike = [np.array(value, array.dtype, order="C") for value in values]
-                native.lay_rows(alike, array, filling, rows, *marks)
+                is_laid = native.lay_rows(alike, array, filling, rows, *marks)
+                assert is_laid, array.dtype
         if self.offsets:
             firsts = np.flatnonzero(are_firsts(rows))  # pieces of one row stand together
             for kind, tokens in enumerate(kinds, len(columns)):
