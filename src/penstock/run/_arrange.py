@@ -149,16 +149,15 @@ class Filler:
         inner = [stage.busiest for stage in self.stream.stages.values()] if self.stream is not None else []
         return next((each for each in (self.crew, *inner) if each.reach == "process"), self.crew)
 
-    def fits(self, limit: int) -> bool:
-        """Whether a limit is enough, if sources keep what it leaves them."""
-        return self.budget(self.source_share(limit)).source_share(limit, self.process_count) == 1
-
-    def source_share(self, limit: int) -> float:
-        """The part of their memory that a limit leaves to sources."""
+    def source_share(self, limit: int) -> tuple[bool, float]:
+        """Whether a limit is enough, and the part of their memory that it leaves to sources."""
         share = 1.0
-        for _ in range(2):  # parts for which there is no room take some, where they are decoded alone
-            share *= self.budget(share).source_share(limit, self.process_count)
-        return share
+        for turn in range(3):  # parts for which there is no room take some, where they are decoded alone
+            left = self.budget(share).source_share(limit, self.process_count)
+            if left == 1 or turn == 2:
+                break
+            share *= left
+        return left == 1, share
 
     def budget(self, share: float) -> Budget:
         """Adds up the memory, known before the first read, if sources keep this share of theirs."""
@@ -323,9 +322,13 @@ def arrange(
                 require_shares(each.source, share, stands_alone=False)
         top = top.limited(1.0)
         if (limit := options.memory_limit) is not None:
-            # Decoding ahead needs more room. If there is too little without it too, the error names the sum with it.
-            top = next((each for each in (top, replace(top, parts=None)) if each.fits(limit)), top)
-            if (source_share := top.source_share(limit)) < 1:
+            fits, source_share = top.source_share(limit)
+            if not fits and top.parts is not None:  # to decode ahead takes more room
+                without = replace(top, parts=None)
+                fits, own_share = without.source_share(limit)
+                if fits:  # or else the error names the sum with parts
+                    top, source_share = without, own_share
+            if source_share < 1:
                 top = top.limited(source_share)
         made = Arrangement(facts, top, options, share, quarantine, tuple(arranger.probes))
         made.budget.require(limit, top.process_count)
