@@ -366,6 +366,10 @@ def test_a_folder_on_the_hub_is_read_at_its_commit(tmp_path, monkeypatch):
             ps.from_lerobot(url)
         with pytest.raises(ps.SourceError, match=r"@[0-9a-f]{40} is no folder of LeRobot"):
             ps.from_lerobot(url, storage_options=token)
+        monkeypatch.setenv("HF_TOKEN", "hf_secret")  # a login after the refusal
+        with pytest.raises(ps.SourceError, match=r"@[0-9a-f]{40} is no folder of LeRobot"):
+            ps.from_lerobot(url)
+        monkeypatch.delenv("HF_TOKEN")
         again = ps.from_lerobot(f"{url}@{commit}", task=True, storage_options=token)
         same(again, ps.from_lerobot(tmp_path / "robot", task=True))
         with again.batch(3).loader() as loader:

@@ -26,10 +26,11 @@ def pinned(verb: str, url: str, storage_options: Any) -> str:
 
     def ask() -> str:
         system, inner = file_system(url, options)
+        system.invalidate_cache(inner)  # what was missing may be there after a login
         place = system.resolve_path(inner)
         api = HfApi(system.endpoint, token=system.token)
         commit = api.repo_info(place.repo_id, repo_type=place.repo_type, revision=place.revision).sha
-        return f"hf://{place.root.partition('@')[0]}@{commit}/{place.path_in_repo}".rstrip("/")
+        return f"hf://{place.repo_type}s/{place.repo_id}@{commit}/{place.path_in_repo}".rstrip("/")
 
     return insist(ask, lambda: f"{url} cannot be found", LOGIN)
 
