@@ -29,9 +29,12 @@ Result, rows/s:
 So the window is above 0.6 of the loop, which was the target, and 17 times the best peer. In order, where the loop
 slices what it decoded, this one copies every row once more.
 
-On 2026-11-28, the same machine, busy, three runs in turn of the case in memory in windows, microseconds of processor
-time a batch: 109 (109 to 137), the loop 79 (69 to 107), before the indices of 16 batches were computed at once 150 (142
-to 174): 0.72 of the loop (0.63 to 0.78; wanted 0.75), 0.50 before (0.45 to 0.61). In this file 0.60 (0.57 to 0.64).
+On 2026-11-28, the same machine, busy, the case in memory in windows, ten runs in turn, by processor time: 0.75 of the
+loop (0.67 to 0.81; wanted 0.75); three runs before, when the indices of four batches were computed at once and not of
+16, 0.50 (0.45 to 0.61). In this file 0.60 (0.57 to 0.64), of two rounds. Microseconds a batch, five runs: the loop 70
+(67 to 75), this one 100 (98 to 104), a prototype of 20 lines that has `np.take` write into six slots 60 (58 to 65).
+What is left is the order, which can be computed from any position, and Python's part of `next()`; a copy loop whose
+compiler knows the widths, and views made by `map`, changed 1 % each.
 
 Not shown: text and lists (`everyday`), files of a server (`object_store`), a consumer that is busy too
 (`small_steps`).
