@@ -7,14 +7,14 @@ store, whose answers take 30 ms?
 Method: `python benchmarks/robots.py`. LeRobot itself writes the folders (version 3), by H.264, with a key frame at each
 second frame, which is its default. `small_*`: 50 episodes of 200 frames of 96x96, one camera, batches of 32. `large_*`:
 8 episodes of 200 frames of 480x640, four cameras, batches of 8: 236 MB. `whole_*`: 50 of these, batches of 32: 944 MB.
-The consumer reads every byte. `penstock` is
-`from_lerobot`, `windows` with offsets by name, and `shuffle`, on threads; `store` is the same from `s3://`, whose server
-(`_object_server.py`) shares the cores, with indexes of films that were made before; `lerobot` is `LeRobotDataset` with
-`delta_timestamps` and `return_uint8=True` in PyTorch's DataLoader, as its documentation has it, by TorchCodec, and
-`lerobot_pyav` by PyAV; `torchcodec` is a dataset of indices in a DataLoader, whose workers keep a `VideoDecoder` for
-each film.
+The consumer reads every byte. `penstock` is `from_lerobot`, `windows` with offsets by name, and `shuffle`, on threads;
+`store` is the same from `s3://`, whose server (`_object_server.py`) shares the cores, with indexes of films that were
+made before; `lerobot` is `LeRobotDataset` with `delta_timestamps` and `return_uint8=True` in PyTorch's DataLoader, as
+its documentation has it, by TorchCodec, and `lerobot_pyav` by PyAV; `torchcodec` is a dataset of indices in a
+DataLoader, whose workers keep a `VideoDecoder` for each film.
 
-Where LeRobot is not installed, PyAV writes the folders, with half the bits. The contenders need Python 3.12, FFmpeg and `pip install "lerobot[dataset]"`, in an environment apart.
+Where LeRobot is not installed, PyAV writes the folders, with half the bits. The contenders need Python 3.12, FFmpeg and
+`pip install "lerobot[dataset]"`, in an environment apart.
 
 Machine: two cores of an AMD EPYC, Linux 6.18, Python 3.12.1, NumPy 2.2.6, LeRobot 0.6.1, TorchCodec 0.11.1, PyAV 15.1,
 2026-11-26, three rounds. The machine was busy with other work throughout, and the ranges are wide.
@@ -51,11 +51,11 @@ other busy processes, `store` beside `penstock` in the same run, 13 rounds in th
     small  1.33 to 1.61 of the local rate (0.56 to 2.5), wanted 0.9
     large  0.92 to 2.2 (0.14 to 6.9), wanted 0.9
 
-The ranges are those of the machine; on a quiet one it was not measured. In `large`
-each byte was requested once on the whole (117 MB), because 64 MiB of cells are kept, and decoded frames too. In six times as much
-(24 films, 680 MB, which `large` six times is), the report said that the network was the limit for 6 and 8 % of the time
-in two runs, and 2.3 times the bytes came that the frames need, because cells of 256 KiB hold more than one clip. With
-cells that are requested ahead and not kept, `small` had 0.20 and 0.28 of the local rate.
+The ranges are those of the machine; on a quiet one it was not measured. In `large` each byte was requested once on the
+whole (117 MB), because 64 MiB of cells are kept, and decoded frames too. In six times as much (24 films, 680 MB, which
+`large` six times is), the report said that the network was the limit for 6 and 8 % of the time in two runs, and 2.3
+times the bytes came that the frames need, because cells of 256 KiB hold more than one clip. With cells that are
+requested ahead and not kept, `small` had 0.20 and 0.28 of the local rate.
 """
 
 import functools
