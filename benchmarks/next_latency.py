@@ -17,30 +17,32 @@ threads, with 8 places, as its script advises. `queue` is a thread that puts one
 `queue.Queue`: the least hand-over in Python. `bare` is the least native engine (`_bare_engine.py`), and `loop` indexes
 the table by NumPy.
 
-Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, PyTorch 2.13, SPDL 0.8,
-2026-11-28, busy with other work (load 8 to 10), which evicts the caches and takes the processor away. So compare within
-a column, and do not take the 99th percentiles for the program's.
+Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, PyTorch 2.13, SPDL
+0.8, 2026-11-28, busy with other work (load 3 to 5), which evicts the caches and takes the processor away. So compare
+within a column.
 
 Result, two rounds, medians and range, us:
 
-                        p50                 p99                     CPU
-    queue               26.8 (25.6 to 28.1)  3,078 (1,996 to 4,160)  25.6
-    spdl                30.8 (29.9 to 31.7)  9,623 (9,448 to 9,797)  28.1
-    penstock_map        66.1 (50.8 to 81.3)    452 (430 to 474)      68.9
-    loop                71.1 (58.8 to 83.5)  1,488 (104 to 2,873)    76
-    penstock_processes   114 (101 to 126)    4,827 (4,166 to 5,489)   118
-    penstock_threads     150 (126 to 173)    1,930 (535 to 3,325)     151
-    bare                 165 (134 to 196)    8,085 (6,253 to 9,916)   147
-    penstock_inline      388 (383 to 393)    8,881 (4,951 to 12,811)  392
-    torch              8,908 (4,008 to 13,808)
+                          p50                     p99                     CPU
+    queue                 40.8 (34.6 to 47)       3,029 (88.2 to 5,969)   35.8 (32.2 to 39.5)
+    spdl                  46.9 (39.8 to 54.1)       171 (135 to 207)      48.3 (35.9 to 60.7)
+    loop                  98.4 (68.6 to 128)        159 (136 to 183)       107 (73.4 to 140)
+    penstock_map           117 (100 to 133)         578 (548 to 608)       122 (105 to 140)
+    penstock_processes     140 (109 to 170)       1,303 (1,041 to 1,565)   145 (113 to 177)
+    bare                   141 (106 to 175)         308 (275 to 342)       146 (110 to 183)
+    penstock_threads       157 (151 to 162)         705 (664 to 745)       162 (157 to 168)
+    penstock_inline        417 (364 to 470)         812 (810 to 814)       424 (368 to 479)
+    torch                1,825 (1,729 to 1,921)   4,952 (2,890 to 7,013) 1,197 (1,007 to 1,388)
 
-Where we lose: SPDL's queue, 2.2 times on threads with a function and 4.9 times where native threads copy. Wanted: 15
-and 100 us; SPDL publishes 12 and 27 to 70 on its own machine. No contender has 15 here, nor has the least queue. The
-bare engine, a prototype of 60 lines, is not below 130. Without a pause the same `next()` takes 13 us (p50); after a
-step, each Python function costs microseconds of cache misses. A plan that only moves bytes took 18 of them a batch,
-and takes 14 now. To fill two slots at once changed nothing. One `next()` in 16 computes the indices of 16 batches: 94
-us without a pause, 300 after one. So the 99th percentile of such plans stays above 100, unless another Python thread
-does that.
+Where we lose: SPDL's queue, by the median 2.5 times on threads with a function, 2.9 on processes and 3.4 where native
+threads copy; by the 99th percentile 3.6, 8.3 and 4.4 times. In a busier run (load 8 to 10) the medians were 66, 114
+and 150, SPDL's 31, and no 99th percentile was the program's own. Wanted: 15 and 100 us; SPDL publishes 12 and 27 to
+70 on its own machine. No contender has 15 here, nor has the least queue, and only SPDL and the loop are near 100. The
+bare engine, a prototype of 60 lines, is not below 106. Without a pause the same `next()` takes 13 us (p50, less
+busy); after a step, each Python function costs microseconds of cache misses. A plan that only moves bytes took 18 of
+them a batch, and takes 14 now. To fill two slots at once changed nothing. One `next()` in 16 computes the indices of
+16 batches: 94 us without a pause, 300 after one. So the 99th percentile of such plans stays above 100, unless another
+Python thread does that.
 
 Not shown: a step that leaves more of the caches to the loader than one that spins, or less; a step that releases the
 GIL; batches of megabytes, of which `next()` touches no byte.
