@@ -138,16 +138,12 @@ class ParallelProgram(Program):
 
     @cached_property
     def sources(self) -> OpenSources:
-        """The sources of the plan, opened for this process at the first use."""
-        return OpenSources(self.node, self.source_share)
-
-    def open_sources(self) -> None:
-        """Opens the sources now.
+        """The sources of the plan, opened for this process at the first use.
 
         Raises:
             SourceError: A file is gone, or was replaced.
         """
-        self.sources  # noqa: B018
+        return OpenSources(self.node, self.source_share)
 
     @cached_property
     def spec(self) -> Spec:

@@ -10,8 +10,9 @@ Its order:
 5. Sources are opened, so that what is gone is an error now.
 
 What comes out is a value, and so is what it is made from: a step returns another one. Another plan, such as the rest of
-an epoch with other batches, is another arrangement. Three things live already, and `close` or `start` ends them: the
-right to the workers that found specs (`PoolRight`), open sources, and the file of the quarantine.
+an epoch with other batches, is another arrangement. Two things live already: the rights to workers that found specs
+(`PoolRight`), and open sources. `Arrangement.close` frees both, and after `start` the delivery does. If `arrange`
+fails, it gives back the rights itself, and sources close when they are dropped.
 """
 
 import math
@@ -93,7 +94,7 @@ class PartFiller:
 @final
 @dataclass(frozen=True)
 class Filler:
-    """Workers that fill a ring ahead of somebody who reads it. A plan with random access has one."""
+    """Workers that fill a ring ahead of its reader. A plan with random access has one."""
 
     facts: Analysis
     """The steps that the workers run."""
@@ -334,7 +335,7 @@ def arrange(
         made.budget.require(limit, top.process_count)
         top.crew.require(made.budget.store_nbytes)
         for program in top.batch_programs():
-            program.open_sources()  # here, and not by the first of several threads
+            program.sources  # noqa: B018  # opened here, and not by the first of several threads
     except BaseException:
         leave(arranger.crews)
         raise
@@ -414,7 +415,7 @@ class _Arranger:
         options: LoaderOptions,
         crew: Crew | None = None,
     ) -> StreamFiller:
-        """One worker, or the caller's crew, writes the elements of a stream into spans."""
+        """One worker writes the elements of a stream into spans, or the crew that is given does."""
         are_many = len(divided.stages) > self._machine.cpu_count
         stages = {}
         for each in divided.stages:
