@@ -176,7 +176,9 @@ def difference(saved: str, plan: Node) -> str:
     head, is_folded, rest = saved.partition("...#")
     folded, _, tail = rest.partition(" > ")
     before, letters, after = _STEP.findall(head), folded.lstrip("0123456789abcdef"), _STEP.findall(tail)
-    if found := _changed(before, ours, 0):
+    is_pinned = any(getattr(node, "revision", "") for node in walk(plan))
+    facts = "length, spec or commit" if is_pinned else "length or spec"
+    if found := _changed(before, ours, 0, facts):
         return found
     if not is_folded:
         return f"it had {len(before)} steps, this one has {len(ours)} (saved {saved}, here {identity(plan)})"
@@ -191,17 +193,17 @@ def difference(saved: str, plan: Node) -> str:
             which = f"step {first + 1}" if size == 1 else f"one of the steps from {first + 1} to {first + size}"
             same = len(letters) == len(now)
             return f"{which} differs: {f'the arguments of {verbs} changed' if same else f'here it is {verbs}'}"
-    if found := _changed(after, ours[max(0, last) :], last):
+    if found := _changed(after, ours[max(0, last) :], last, facts):
         return found
     verbs = ", ".join(dict.fromkeys(verb for _, verb, _ in middle))
     return f"the arguments of one of these steps changed: {verbs} (saved {saved}, here {identity(plan)})"
 
 
-def _changed(before: _Steps, now: _Steps, start: int) -> str:
-    """Describes the first step that differs; empty if none does. `start` steps stand before these."""
+def _changed(before: _Steps, now: _Steps, start: int, facts: str) -> str:
+    """Describes the first step that differs; empty if none does. `start` steps stand before; `facts` tell sources."""
     for number, ((_, verb, old), (is_source, other, new)) in enumerate(zip(before, now, strict=False), start + 1):
         if (verb, old) != (other, new):
-            what = "the length or spec of" if is_source or number == 1 else "the arguments of"
+            what = f"the {facts} of" if is_source or number == 1 else "the arguments of"
             change = f"it was {verb} and is {other}" if verb != other else f"{what} {verb} changed"
             return f"step {number} differs: {change} (saved {verb}#{old}, here {other}#{new})"
     return ""
