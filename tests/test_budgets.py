@@ -39,7 +39,7 @@ BUDGETS = {
     "films": 10_600,
     "sparse": 8_000,
     "volumes": 12_800,
-    "sound": 3_800,
+    "sound": 3_400,
     "pictures": 7_100,
     "adapters": 13_000,
     "ray": 8_100,

@@ -278,8 +278,7 @@ def test_channels_stay_unless_mono_is_asked_for():
 
 
 def test_a_crop_reads_no_more_than_its_part(tmp_path, monkeypatch):
-    for form in ("wav", "flac"):
-        soundfile.write(tmp_path / f"long.{form}", np.tile(TONE, 200), RATE)  # a WAV of 3.2 MB
+    soundfile.write(tmp_path / "long.wav", np.tile(TONE, 200), RATE)  # 3.2 MB
     read = []
 
     class Counting(io.FileIO):
@@ -287,34 +286,10 @@ def test_a_crop_reads_no_more_than_its_part(tmp_path, monkeypatch):
             read.append(super().readinto(buffer))
             return read[-1]
 
-        def read(self, count):
-            read.append(count)
-            return super().read(count)
-
     monkeypatch.setattr("penstock.audio._decode.open_file", Counting)
-    for form in ("wav", "flac"):
-        read.clear()
-        found = audio.RandomCrop(0.25, sample_rate=RATE)(tmp_path / f"long.{form}", np.random.default_rng(0))
-        assert found.shape == (2000,)
-        assert 4_000 < sum(read) < 90_000
-
-
-def test_a_wav_of_another_header_has_the_same_samples():
-    data = encoded(STEREO)
-    note = b"LIST" + struct.pack("<I", 4) + b"INFO"
-    longer = data[:4] + struct.pack("<I", len(data) - 8 + len(note)) + data[8:36] + note + data[36:]
-    for other in (longer, longer[:36] + longer[48:] + note, encoded(STEREO, "RF64")):
-        assert np.array_equal(audio.decode(other), audio.decode(data))
-        assert np.array_equal(audio.decode(other, offset=0.5), audio.decode(data, offset=0.5))
-
-
-def test_a_plain_wav_that_shrinks_while_it_is_read_is_an_error():
-    data = encoded(STEREO)
-    with opened(io.BytesIO(data)) as sound:
-        sound._content.truncate(len(data) - 4)
-        assert len(sound.read(0, 100)) == 100
-        with pytest.raises(audio.AudioError, match=r"it is cut: its header says 8,000 samples, and 7,999 are there"):
-            sound.read(0, None)
+    found = audio.RandomCrop(0.25, sample_rate=RATE)(tmp_path / "long.wav", np.random.default_rng(0))
+    assert found.shape == (2000,)
+    assert sum(read) < 60_000
 
 
 SOUND = ps.ArraySpec((None,), "float32")

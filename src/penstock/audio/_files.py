@@ -4,11 +4,9 @@ libsndfile decodes parts of MP3 and Opus that are not to the bit those of the wh
 """
 
 import contextlib
-import io
 import itertools
 import math
 import re
-import struct
 from collections.abc import Iterator
 from typing import Any, Final, Protocol, final
 
@@ -43,7 +41,6 @@ _SIZES: Final = re.compile(
 "RIFF", which many writers leave wrong."""
 _PIPES: Final = (0x7F, 0x80, 0xFF)
 """The upper 8 of 32 bits of a size that its writer did not know, because it wrote into a pipe."""
-_SHRANK: Final = "it is cut: its header says {:,} samples, and {:,} are there."
 _CUT: Final = ("Seems to be a truncated file", "File seems to be truncated", "Junk after the last page")
 """Other notes of libsndfile."""
 _UNKNOWN_COUNT: Final = (1 << 63) - 1
@@ -52,8 +49,6 @@ _NO_FORMAT: Final = 1
 """The number of libsndfile's error about a file of a format that it does not know."""
 _SHORT: Final = np.float32(2**-15)
 """What the lowest of 16 bits stands for."""
-_WAV: Final = struct.Struct("<4sI8sIHHIIHH4sI")
-"""The header that most writers give a WAV."""
 _MOST_OF_A_PAGE: Final = 1 << 20
 """Samples. A seek of libsndfile (1.2.2) into the last page of Ogg Vorbis ends some hundred samples away."""
 
@@ -84,17 +79,8 @@ class OpenSound(Protocol):
 @contextlib.contextmanager
 def opened(content: Any) -> Iterator[OpenSound]:
     """Opens a sound file by libsndfile, and by FFmpeg what that does not know, or of which it reads no exact parts."""
-    head = content.read(_WAV.size)
-    if not head:
+    if not content.read(1):
         raise AudioError("it is empty (0 bytes).")
-    if len(head) == _WAV.size:
-        riff, size, wave, rest, form, channels, rate, _, align, bits, data, nbytes = _WAV.unpack(head)
-        of_short = (b"RIFF", b"WAVEfmt ", 16, 1, 16, b"data", 2 * channels)
-        is_plain = channels and rate and (riff, wave, rest, form, bits, data, align) == of_short
-        # A single read of a file gives less than 2 GiB.
-        if is_plain and content.seek(0, io.SEEK_END) == size + 8 == nbytes + _WAV.size < 1 << 30 and not nbytes % align:
-            yield _OfShorts(content, rate, channels, nbytes // align)
-            return
     content.seek(0)
     try:
         with soundfile.SoundFile(content) as file:
@@ -127,28 +113,6 @@ def _require_whole(file: Any) -> None:
 
 
 @final
-class _OfShorts:
-    """See `OpenSound`: a WAV of 16 bits that has nothing but its samples. libsndfile takes three times as long."""
-
-    def __init__(self, content: Any, rate: int, channels: int, count: int) -> None:
-        self.rate = rate
-        self._content, self._channels, self._count = content, channels, count
-
-    def sample_count(self) -> int:
-        return self._count
-
-    def read(self, at: int, count: int | None) -> Sound:
-        there, width = max(0, self._count - at), 2 * self._channels
-        wanted = there if count is None else min(count, there)
-        self._content.seek(_WAV.size + at * width)
-        found = self._content.read(wanted * width)
-        if len(found) < wanted * width:
-            raise AudioError(_SHRANK.format(at + there, at + len(found) // width))
-        samples: Sound = np.frombuffer(found, "<i2").reshape(-1, self._channels) * _SHORT
-        return samples
-
-
-@final
 class _OfLibsndfile:
     """See `OpenSound`."""
 
@@ -174,7 +138,9 @@ class _OfLibsndfile:
             at - begin + wanted, dtype="int16" if is_short else "float32", always_2d=True
         )
         if len(found) < at - begin + wanted:
-            raise AudioError(_SHRANK.format(at + there, begin + len(found)))
+            raise AudioError(
+                f"it is cut: its header says {at + there:,} samples, and {begin + len(found):,} are there."
+            )
         found = found[at - begin :]
         return np.multiply(found, _SHORT, dtype=np.float32) if is_short else found
 
