@@ -33,7 +33,7 @@ class Cells:
         self.files = OpenFiles(files, nbytes // 2)
         self._lock = threading.Lock()
         self._kept: dict[tuple[int, int], bytes] = {}
-        """By file and number; the oldest first."""
+        """By file and number; the latest last. So heads of films stay, which a decoder that is opened again reads."""
         self._most = max(_LEAST_KEPT, nbytes // CELL_NBYTES)
 
     def announce(self, ranges: Iterable[tuple[int, int, int]]) -> None:
@@ -58,10 +58,11 @@ class Cells:
         if (data := self._kept.get(key)) is None:
             (chunk,) = self.files.chunks(*self._places([key]))
             data = chunk.data.tobytes()
-            with self._lock:
-                self._kept[key] = data
-                while len(self._kept) > self._most:
-                    del self._kept[next(iter(self._kept))]
+        with self._lock:
+            self._kept.pop(key, None)
+            self._kept[key] = data
+            while len(self._kept) > self._most:
+                del self._kept[next(iter(self._kept))]
         return data
 
 
