@@ -46,6 +46,11 @@ class Cells:
         if missing := [each for each in dict.fromkeys(keys) if each not in self._kept]:
             self.files.announce(*self._places(missing))
 
+    def load(self, number: int, first: int, last: int) -> None:
+        """Reads the cells that hold bytes of a file, if their place is known."""
+        for cell in range(first // CELL_NBYTES, last // CELL_NBYTES + 1) if first >= 0 else ():
+            self.read(number, cell)
+
     def _places(self, keys: list[tuple[int, int]]) -> tuple[Indices, Indices, Indices]:
         """The file, first byte and bytes of each cell."""
         each = ((number, at := cell * CELL_NBYTES, self.files.files[number].nbytes - at) for number, cell in keys)

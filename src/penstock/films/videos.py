@@ -511,6 +511,9 @@ class OpenVideoSource:
     def _decode_file(self, number: int, frames: list[int], wanted: Mapping[int, Indices], out: Frame) -> None:
         """Decodes frames of a file, writes those that are wanted, and keeps all if the order is known."""
         base = int(self._bounds[number])
+        if self._cells is not None:  # all that was announced: what is left would hold its memory
+            for first, last in self._found[number]["bytes"][np.array(frames, np.int64) - base].tolist():
+                self._cells.load(number, first, last)
         while frames:
             try:
                 with self._decoder(number) as decoder:
