@@ -27,6 +27,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -48,10 +49,10 @@ _LIMIT_S: Final = 420.0
 class WaitingRuntime(CudaRuntime):
     """The thread waits for a copy, as it did until November 2026."""
 
-    def finish(self, copying: Copying) -> list[Any]:
+    def finish(self, copying: Copying, copies: list[Any]) -> None:
         """Waits for the copy here, and then as ever."""
-        copying.done.synchronize()
-        return super().finish(copying)
+        copying.wait()
+        super().finish(copying, copies)
 
 
 class Step:
@@ -108,7 +109,7 @@ def rows(batch_mib: int, batch_count: int = 4) -> ps.Dataset:
 
 def on_device(adapter: Any, ahead_count: int) -> Iterator[torch.Tensor]:
     """Returns the batches of an adapter of a CUDA device, with so many on their way."""
-    return Epoch(adapter.loader, adapter._copy, adapter._copied, ahead_count=ahead_count, lingers=True)
+    return Epoch(adapter.loader, adapter._copy, adapter._copied, ahead_count=ahead_count, rest=itemgetter(0))
 
 
 def run_steps(batches: Iterator[torch.Tensor], step: Step, device: torch.device, seconds: float) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import operator
 import pickle
 import re
 from types import SimpleNamespace
@@ -247,7 +248,7 @@ def _as_if_to_cuda(adapter, cuda_calls):
 
     adapter._runtime = CudaRuntime(torch.device("meta"))
     adapter._runtime._stream = cuda_calls.stream(None)
-    return Epoch(adapter.loader, adapter._copy, adapter._copied, ahead_count=1, lingers=True)
+    return Epoch(adapter.loader, adapter._copy, adapter._copied, ahead_count=1, rest=operator.itemgetter(0))
 
 
 def test_the_users_stream_waits_for_a_copy_to_cuda_and_the_thread_for_the_one_before(cuda_calls):
@@ -287,6 +288,19 @@ def test_copies_to_cuda_that_are_abandoned_keep_their_slots_until_they_are_done(
         assert sorted(cuda_calls.calls[-2:]) == [("host waits", 2), ("host waits", 3)]
         assert ring.leased_count == 0
         assert tuple(batch["x"].shape) == (4, 2)
+
+
+def test_ctrl_c_while_a_copy_to_cuda_is_waited_for_reaches_the_user_and_loses_nothing(cuda_calls, monkeypatch):
+    from penstock.adapters._torch_device import Copying
+
+    with pairs(4).to_torch(executor="inline") as adapter:
+        batches = _as_if_to_cuda(adapter, cuda_calls)
+        next(batches)
+        with monkeypatch.context() as patch:
+            patch.setattr(Copying, "wait", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                next(batches)
+        assert len(list(batches)) == 4
 
 
 @pytest.mark.parametrize("pin_memory", [False, True])

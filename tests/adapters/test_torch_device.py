@@ -13,6 +13,17 @@ pytestmark = pytest.mark.framework
 X = np.arange(240, dtype=np.float32).reshape(60, 4)
 
 
+class FakeCopying:
+    """Keeps its source, as the real one."""
+
+    def __init__(self, source, number):
+        self.source = source
+        self.number = number
+
+    def wait(self):
+        pass
+
+
 class FakeRuntime:
     """Keeps what it was asked, and copies when the event is waited for."""
 
@@ -34,13 +45,13 @@ class FakeRuntime:
         copies = [torch.empty_like(leaf) for leaf in leaves]
         self.pending.append(list(zip(leaves, copies, strict=True)))
         self.calls.append(("copy", len(self.pending)))
-        return copies, len(self.pending)
+        return FakeCopying(leaves, len(self.pending)), copies
 
-    def finish(self, event, copies):
-        for source, target in self.pending[event - 1]:
+    def finish(self, copying, copies):
+        for source, target in self.pending[copying.number - 1]:
             target.copy_(source)
-        self.pending[event - 1] = []
-        self.calls.append(("finish", event))
+        self.pending[copying.number - 1] = []
+        self.calls.append(("finish", copying.number))
 
 
 @pytest.fixture

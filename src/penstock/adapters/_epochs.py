@@ -12,7 +12,7 @@ Guarantees.
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, NoReturn, Self, TypeVar, final
+from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar, final
 
 from penstock.base._arguments import NoArray, refuse_attribute
 from penstock.base._errors import ArgumentTypeError, LoaderError
@@ -105,6 +105,13 @@ class EpochAdapter(LoaderAdapter, NoArray, ABC):
         """Begins the loader's next epoch, or the rest of one after `set_state`."""
 
 
+class Rest(Protocol):
+    """What is left of a move."""
+
+    def wait(self) -> None:
+        """Waits until the batch has moved."""
+
+
 @final
 class Epoch(Iterator[Tree], Generic[Moving]):
     """One epoch of a loader, or the rest of one, on its way to where the user wants it.
@@ -114,8 +121,8 @@ class Epoch(Iterator[Tree], Generic[Moving]):
         begin: Begins to move a batch. Its result must keep the batch alive until the move is done.
         finish: Waits until that is done and returns the batch where it belongs. By default `begin` did it all.
         ahead_count: How many batches are being moved while the user works on one.
-        lingers: Whether a batch that was handed out may still be on its way. What `begin` returned of it is then kept
-            until the next one is asked for.
+        rest: Returns, of what `begin` returned, what ends the move of a batch that was handed out while it is still on
+            its way. When the next one is asked for, this is waited for and dropped. None if no batch is.
     """
 
     def __init__(
@@ -124,7 +131,7 @@ class Epoch(Iterator[Tree], Generic[Moving]):
         begin: Callable[[Tree], Moving],
         finish: Callable[[Moving], Tree] = lambda batch: batch,
         ahead_count: int = 0,
-        lingers: bool = False,
+        rest: "Callable[[Moving], Rest] | None" = None,
     ) -> None:
         self._batches = iter(loader)
         self._number = loader.progress.iteration
@@ -134,15 +141,17 @@ class Epoch(Iterator[Tree], Generic[Moving]):
         self._begin = begin
         self._finish = finish
         self._ahead_count = ahead_count
-        self._lingers = lingers
-        self._lingering: Moving | None = None
+        self._rest_of = rest
+        self._rest: Rest | None = None
         self._moving: deque[tuple[Moving, Any]] = deque()
         self._is_first = True
         self._last: Exception | None = None
         """The end of the drawn batches: an error, or StopIteration."""
 
     def __next__(self) -> Tree:
-        self._lingering = None  # before a batch is drawn, which may need the slot
+        if self._rest is not None:
+            self._rest.wait()  # an interrupt costs nothing: the next call waits again
+            self._rest = None  # before a batch is drawn, which may need the slot
         loader = self._loader
         if loader is None:
             raise StopIteration
@@ -159,7 +168,7 @@ class Epoch(Iterator[Tree], Generic[Moving]):
             self._loader = None
             raise
         self._is_first = False
-        self._lingering = moving if self._lingers else None
+        self._rest = self._rest_of and self._rest_of(moving)
         loader.progress.worked_at = after
         self._moving.popleft()  # at last: an interrupt before it has the batch come again
         return batch

@@ -7,10 +7,11 @@ through torch's own page-locked memory, and so does everything where the system 
 Who waits for a copy: the stream on which the user computes, by the copy's event. The thread that trains gets the batch
 at once, and queues its step. So the device begins the step when the copy is done, and not after a thread woke up.
 
-Who frees the slot: a `Copying` has the slot's views, and synchronizes with its event before it lets them go. The epoch
-drops it when the next batch is asked for, before it draws one more from the loader. So the ring needs no slot more. The
-thread waits, if at all, for the copy of a batch whose step it has queued already. An epoch that is abandoned drops it
-too, so the loader never fills, or unmaps, memory that the device still reads. Rejected: a poll of events that holds
+Who frees the slot: a `Copying` has the slot's views until its copy is done. When the next batch is asked for, the epoch
+waits for it and drops it, before it draws one more from the loader. So two slots are leased during a step, and one
+while a batch is drawn. The thread waits, if at all, for the copy of a batch whose step it has queued already, and a
+Ctrl-C that strikes meanwhile costs nothing. An epoch that is abandoned drops it too, and then the `Copying` itself
+waits, so the loader never fills, or unmaps, memory that the device still reads. Rejected: a poll of events that holds
 more slots; and a callback of CUDA, which torch does not offer.
 
 How far a loop gets ahead that only queues steps: the copy of batch n waits for step n - 2, and batch n + 1 is handed
@@ -46,25 +47,24 @@ class CudaRuntime:
         """Takes that back."""
         torch.cuda.cudart().cudaHostUnregister(address)
 
-    def copy(self, leaves: list[Any]) -> "Copying":
-        """Begins to copy tensors to the device."""
+    def copy(self, leaves: list[Any]) -> "tuple[Copying, list[Any]]":
+        """Begins to copy tensors to the device. Returns the copies with what is under way."""
         assert self._stream is not None
         # Not before what is queued: where a loop queues steps faster than the device does them, batches would fill it.
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             # `non_blocking` is safe from pageable memory, too: the lease keeps it unchanged until the event.
             copies = [leaf.to(self._device, non_blocking=True) if is_tensor(leaf) else leaf for leaf in leaves]
-            return Copying(leaves, copies, self._stream.record_event())
+            return Copying(leaves, self._stream.record_event()), copies
 
-    def finish(self, copying: "Copying") -> list[Any]:
-        """Makes the user's stream wait for the copy, and returns the copies, which are that stream's from now on."""
+    def finish(self, copying: "Copying", copies: list[Any]) -> None:
+        """Makes the user's stream wait for the copies, which are that stream's from now on."""
         current = torch.cuda.current_stream(self._device)
         current.wait_event(copying.done)
-        for leaf in copying.copies:
+        for leaf in copies:
             if is_tensor(leaf):
                 # Its memory came from the pool of another stream, and returns there when this stream is done with it.
                 leaf.record_stream(current)
-        return copying.copies
 
 
 @final
@@ -73,17 +73,21 @@ class Copying:
 
     Args:
         source: The tensors on the host.
-        copies: Those on the device.
         done: The event behind the copy.
     """
 
-    def __init__(self, source: list[Any], copies: list[Any], done: Any) -> None:
+    def __init__(self, source: list[Any], done: Any) -> None:
         self._source = source
-        self.copies = copies
         self.done = done
 
-    def __del__(self) -> None:
+    def wait(self) -> None:
+        """Waits until the copy is done, and lets its source go."""
         self.done.synchronize()
+        self._source = []
+
+    def __del__(self) -> None:
+        if self._source:
+            self.wait()
 
 
 @final

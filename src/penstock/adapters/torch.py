@@ -103,7 +103,7 @@ class TorchAdapter(EpochAdapter, IterableDataset):
         _require_not_dealt_out(sys._getframe(1), self.loader.arrangement.options.shard)
         if self._device.type != "cuda":
             return Epoch(self.loader, self._to_device)
-        return Epoch(self.loader, self._copy, self._copied, ahead_count=1, lingers=True)
+        return Epoch(self.loader, self._copy, self._copied, ahead_count=1, rest=lambda moving: moving[0])
 
     def _tensors(self, batch: Tree) -> list[Any]:
         """The leaves as tensors. They share the memory of the slot, unless that could not be page-locked."""
@@ -119,11 +119,12 @@ class TorchAdapter(EpochAdapter, IterableDataset):
             leaves = [leaf.to(self._device) if is_tensor(leaf) else leaf for leaf in leaves]
         return self._spec.structure.unflatten(leaves)
 
-    def _copy(self, batch: Tree) -> Copying:
+    def _copy(self, batch: Tree) -> tuple[Copying, list[Any]]:
         return self._runtime.copy(self._tensors(batch))
 
-    def _copied(self, copying: Copying) -> Tree:
-        return self._spec.structure.unflatten(self._runtime.finish(copying))
+    def _copied(self, moving: tuple[Copying, list[Any]]) -> Tree:
+        self._runtime.finish(*moving)
+        return self._spec.structure.unflatten(moving[1])
 
     def state_dict(self) -> dict[str, Any]:
         """The loader's state: the position after the batches that were handed out."""
