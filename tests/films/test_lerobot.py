@@ -118,7 +118,7 @@ def test_the_text_of_a_task_stands_beside_its_steps(name, tmp_path):
         ps.from_lerobot(tmp_path, task=True)
     (tmp_path / "meta" / "tasks.parquet").unlink()
     with pytest.raises(
-        ps.SourceError, match=r"task=True reads the tasks, or use .* .*tasks\.parquet cannot be read: No such"
+        ps.SourceError, match=r"tasks\.parquet, which task=True needs: .*cannot be read: No such.*'task_index'"
     ):
         ps.from_lerobot(tmp_path, task=True)
     pq.write_table(pa.table({"task": texts}), tmp_path / "meta" / "tasks.parquet")
@@ -129,7 +129,7 @@ def test_the_text_of_a_task_stands_beside_its_steps(name, tmp_path):
 def test_what_is_no_folder_of_version_3_is_an_error_with_its_name(tmp_path):
     with pytest.raises(
         ps.SourceError,
-        match=r"is no folder of LeRobot, of which each has meta/info\.json: .*info\.json cannot be read: No such",
+        match=r"has no meta/info\.json to read, as each folder of LeRobot has: .*info\.json cannot be read: No such",
     ):
         ps.from_lerobot(tmp_path)
     folder(tmp_path / "old", "v2.1")
@@ -342,7 +342,9 @@ def test_a_folder_in_an_object_store_gives_the_same(executor, tmp_path, monkeypa
             store.put(f"robots/pusht/{name}", data)
         ds = ps.from_lerobot("s3://robots/pusht", task=True)
         same(ds, ps.from_lerobot(tmp_path / "robot", task=True), executor)
-        with pytest.raises(ps.SourceError, match=r"s3://robots/none is no folder of LeRobot, of which each has meta/i"):
+        with pytest.raises(
+            ps.SourceError, match=r"s3://robots/none has no meta/info.json to read, as each folder of L"
+        ):
             ps.from_lerobot("s3://robots/none")
 
 
@@ -364,10 +366,10 @@ def test_a_folder_on_the_hub_is_read_at_its_commit(tmp_path, monkeypatch):
         token = {"token": "hf_secret"}
         with pytest.raises(ps.SourceError, match=r"(?s)hf://datasets/robots/pusht cannot be found: .*hf auth login"):
             ps.from_lerobot(url)
-        with pytest.raises(ps.SourceError, match=r"@[0-9a-f]{40} is no folder of LeRobot"):
+        with pytest.raises(ps.SourceError, match=r"@[0-9a-f]{40} has no meta/info.json to read.*hf auth login"):
             ps.from_lerobot(url, storage_options=token)
         monkeypatch.setenv("HF_TOKEN", "hf_secret")  # a login after the refusal
-        with pytest.raises(ps.SourceError, match=r"@[0-9a-f]{40} is no folder of LeRobot"):
+        with pytest.raises(ps.SourceError, match=r"@[0-9a-f]{40} has no meta/info.json to read.*hf auth login"):
             ps.from_lerobot(url)
         monkeypatch.delenv("HF_TOKEN")
         again = ps.from_lerobot(f"{url}@{commit}", task=True, storage_options=token)

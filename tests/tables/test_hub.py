@@ -125,6 +125,47 @@ def test_a_dataset_stays_at_its_commit_and_its_state_is_refused_by_the_next(hub)
         assert next(iter(loader))["x"].tolist() == [4, 5, 6, 7]
 
 
+def readme(**options):
+    lines = [f"  {word}: {value}" for word, value in options.items()]
+    return "\n".join(["---", "configs:", "- config_name: default", "  data_files: '*.*'", *lines, "---"]).encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "option", "said"),
+    [
+        ("a.csv", b"1,2\n3,4\n", {"header": "null"}, "header=None"),
+        ("a.csv", b"x\n1,2\n3,4\n", {"skiprows": 1}, "skiprows=1"),
+        ("a.json", b'{"data": [{"x": 1}]}', {"field": "data"}, "field='data'"),
+        ("a.txt", b"a\nb\n\nc\n", {"sample_by": "paragraph"}, "sample_by='paragraph'"),
+    ],
+)
+def test_ways_of_reading_that_a_readme_asks_for_are_refused(hub, name, content, option, said):
+    hub.commit(NAME, {name: content, "README.md": readme(**option)})
+    with pytest.raises(ps.SourceError, match=rf"says {said} about its files, .*hf://.*{name} and 0 more"):
+        ps.from_hub(NAME)
+
+
+def test_columns_and_separators_of_a_readme_are_taken(hub):
+    hub.commit(NAME, {"a.parquet": parquet(0, 3), "README.md": readme(columns="[x]")})
+    assert [dict(each) for each in ps.from_hub(NAME)] == [{"x": 0}, {"x": 1}, {"x": 2}]
+    hub.commit("robots/b", {"a.csv": b"x;y\n1;2\n", "README.md": readme(sep="';'")})
+    assert [dict(each) for each in ps.from_hub("robots/b")] == [{"x": 1, "y": 2}]
+
+
+def test_a_name_that_reads_as_a_pattern_is_refused(hub):
+    hub.commit(NAME, {"train/x1.parquet": parquet(3, 5), "train/x[1].parquet": parquet(0, 3)})
+    with pytest.raises(ps.SourceError, match=r"x\[1\].parquet reads as a pattern"):
+        ps.from_hub(NAME)
+
+
+def test_arguments_are_those_of_the_constructor(hub):
+    hub.commit(NAME, SHARDED)
+    with pytest.raises(ps.ArgumentTypeError, match=r"from_parquet\(\) has no argument colums=.*columns"):
+        ps.from_hub(NAME, colums=["x"])
+    with pytest.raises(ps.ArgumentTypeError, match=r"from_hub\(storage_options=\) is a dict"):
+        ps.from_hub(NAME, storage_options="x")
+
+
 def test_branches_and_the_copy_in_parquet(hub):
     hub.commit(NAME, {"README.md": b"made by code"})
     hub.commit(NAME, {"default/train/0000.parquet": parquet(0, 3)}, "refs/convert/parquet")

@@ -149,7 +149,7 @@ def permute_each(places: _Positions, sizes: _Positions, orders: _Positions, *, s
 
 
 def are_firsts(numbers: NDArray[Any]) -> NDArray[np.bool_]:
-    """Of numbers of which equal ones follow each other: whether each is the first of its kind."""
+    """Whether each number is the first of its kind, where equal numbers follow each other."""
     found = np.ones(len(numbers), bool)
     np.not_equal(numbers[1:], numbers[:-1], out=found[1:])
     return found

@@ -20,7 +20,7 @@ from penstock.base._arguments import as_float
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
 from penstock.dataset import Dataset
 from penstock.files._diskcache import DiskCache
-from penstock.files._hub import at_commit, pinned
+from penstock.files._hub import LOGIN, at_commit, pinned
 from penstock.files._openfile import find
 from penstock.films.videos import Metres, VideoSource, from_videos
 from penstock.memory._rows import Indices
@@ -138,7 +138,10 @@ def _info(folder: str, access: dict[str, Any]) -> dict[str, Any]:
         (file,) = find("from_lerobot", path, **access)
         found = json.loads(file.head(file.nbytes))
     except SourceError as error:
-        raise SourceError(f"{folder} is no folder of LeRobot, of which each has meta/info.json: {error}") from error
+        login = LOGIN if folder.startswith("hf://") else ""
+        raise SourceError(
+            f"{folder} has no meta/info.json to read, as each folder of LeRobot has: {error}{login}"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise SourceError(f"{path} cannot be read: {error}.") from None
     version = found.get("codebase_version") if isinstance(found, dict) else None
@@ -232,7 +235,7 @@ def _with_tasks(folder: str, steps: Dataset, access: dict[str, Any]) -> Dataset:
     try:
         table = from_parquet(path, **access)
     except SourceError as error:
-        raise SourceError(f"task=True reads the tasks, or use the column 'task_index'. {error}") from error
+        raise SourceError(f"{path}, which task=True needs: {error} Or use the column 'task_index'.") from error
     others = [name for name in table.element_spec if name != "task_index"]
     if len(others) != 1 or len(others) == len(table.element_spec):
         raise SourceError(f"{path} has columns {list(table.element_spec)}, and no number and text of each task.")

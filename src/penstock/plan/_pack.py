@@ -315,7 +315,7 @@ class Pack(_OfLengths):
         return CutPieces(elements[has], skips[has], counts[has], owners[has])
 
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
-        """Reads the sequences of all rows, and lays their pieces end to end. Of a sequence in pieces all are read once.
+        """Reads the sequences of all rows, each once, and lays their pieces end to end.
 
         Raises:
             ElementError: A sequence is longer than a row, or has another length than was said.

@@ -54,8 +54,8 @@ from penstock.sources.npy import EngineRows, StridedFile, require_same
 from penstock.sources.parted import PartedArray
 
 BLOCK_ROWS: Final = 1 << 12
-"""Rows whose indices are computed at once. That spreads the cost of NumPy's calls. More take longer than the batches
-that are ready last."""
+"""Rows of small batches whose indices are computed at once. That spreads the cost of NumPy's calls. More take longer
+than the batches that are ready last."""
 BLOCK_COUNT: Final = 16
 """Batches whose indices are computed at once, at least, if that are no more rows than are announced at once. Of batches
 of 1,024 rows in a window, four took 1.25 times the CPU time."""
