@@ -36,7 +36,7 @@ BUDGETS = {
     "images": 19_700,
     "tables": 26_300,
     "records": 17_500,
-    "films": 10_700,
+    "films": 11_100,
     "sparse": 8_000,
     "volumes": 12_800,
     "sound": 3_400,

@@ -33,9 +33,9 @@ from penstock.files._fetch import MEMORY_COUNT
 from penstock.files._kept import Arrays, kept
 from penstock.files._openfile import File, FilesSource, bounds_of, for_each, placed
 from penstock.films._ahead import Ahead
-from penstock.films._cells import CELL_NBYTES, Cells, FilmStream
 from penstock.films._ffmpeg import version
 from penstock.films._films import NO_SEEK, dtype_of, frames_of, head_of, is_end, mark_of, named, opened
+from penstock.films._pages import PAGE_NBYTES, FilmStream, Pages
 from penstock.memory._rows import Indices, positions_of
 from penstock.plan._order import Position, ReadOrder
 from penstock.plan._parted import by_part
@@ -93,8 +93,9 @@ def from_videos(
     If films are many, reads at random are faster with frequent key frames: `ffmpeg -i a.mp4 -g 8 b.mp4`. Order in a
     file costs nothing more: `shuffle(window=)` keeps it nearly.
 
-    Of a film behind a URL, a loader requests the parts that its next batches need ahead, 256 KiB each, and keeps 64 MiB
-    of them.
+    Of a film behind a URL, a loader requests what its next batches need ahead, in multiples of 256 KiB, and keeps the
+    last 64 MiB. Worker processes, and files that do not say where frames lie, request what decoders ask for, and more
+    as they read on.
 
     Random access: yes. Order: that of the given paths, and of time; the files of a pattern by name. Threads decode side
     by side. Memory: 48 bytes a frame in each process; one decoder of some 20 frames for each worker, with 256 KiB of
@@ -214,7 +215,11 @@ class VideoSource(FilesSource):
 
     is_cpu_bound = True
     suits_one_thread = False
-    reads_ahead = True
+
+    @property
+    def reads_ahead(self) -> bool:  # type: ignore[override]  # depends on the files
+        """Whether the places of frames are known, so that they can be announced."""
+        return self.is_remote and all(each["bytes"][0, 0] >= 0 for each in self.found)
 
     @property
     def element_spec(self) -> dict[str, ArraySpec]:
@@ -266,7 +271,7 @@ class VideoSource(FilesSource):
     @property
     def _decoder_nbytes(self) -> int:
         frames_nbytes = _FRAMES_OF_DECODER * self.height * self.width * 3 // 2
-        return _DECODER_NBYTES + frames_nbytes + min(CELL_NBYTES, self.files[0].scan_nbytes)
+        return _DECODER_NBYTES + frames_nbytes + min(PAGE_NBYTES, self.files[0].scan_nbytes)
 
     @property
     def frame_nbytes(self) -> int:
@@ -416,7 +421,7 @@ class OpenVideoSource:
         self._idle: list[_Decoder] = []
         """The latest last."""
         self._kept = _FrameCache(source.most_ahead)
-        self._cells = Cells(source.files, source.ahead_nbytes) if source.is_remote and "frame" in source.names else None
+        self._pages = Pages(source.files, source.ahead_nbytes) if source.is_remote and "frame" in source.names else None
         self._ahead: Ahead | None = None
         self._mine = threading.local()
         """`now`: the number of the batch that a thread reads."""
@@ -435,7 +440,7 @@ class OpenVideoSource:
     @property
     def is_advised(self) -> bool:
         """See `SourceAdapter`."""
-        return self._cells is not None
+        return self._pages is not None
 
     def advise(self, indices: Indices) -> None:
         """Requests the bytes of the frames that are not kept."""
@@ -443,8 +448,8 @@ class OpenVideoSource:
         numbers = np.searchsorted(self._bounds, frames, "right") - 1
         each = zip(numbers.tolist(), (frames - self._bounds[numbers]).tolist(), strict=True)
         ranges = ((number, *self._found[number]["bytes"][place].tolist()) for number, place in each)
-        if self._cells is not None:
-            self._cells.announce(found for found in ranges if found[1] >= 0)
+        if self._pages is not None:
+            self._pages.announce(found for found in ranges if found[1] >= 0)
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests, file by file, in the order of time.
@@ -511,9 +516,6 @@ class OpenVideoSource:
     def _decode_file(self, number: int, frames: list[int], wanted: Mapping[int, Indices], out: Frame) -> None:
         """Decodes frames of a file, writes those that are wanted, and keeps all if the order is known."""
         base = int(self._bounds[number])
-        if self._cells is not None:  # all that was announced: what is left would hold its memory
-            for first, last in self._found[number]["bytes"][np.array(frames, np.int64) - base].tolist():
-                self._cells.load(number, first, last)
         while frames:
             try:
                 with self._decoder(number) as decoder:
@@ -535,7 +537,7 @@ class OpenVideoSource:
             idle = [place for place, each in enumerate(self._idle) if each.number == number]
             decoder = self._idle.pop(idle[-1]) if idle else None
         if decoder is None:
-            decoder = _Decoder(self._source, number, self._found[number], self._cells)
+            decoder = _Decoder(self._source, number, self._found[number], self._pages)
         try:
             yield decoder
         except BaseException:
@@ -563,15 +565,15 @@ class OpenVideoSource:
         for each in idle:
             each.close()
         self._kept.clear()
-        if self._cells is not None:
-            self._cells.files.close()
+        if self._pages is not None:
+            self._pages.files.close()
 
 
 @final
 class _Decoder:
     """Decodes the frames of one file, for one thread at a time."""
 
-    def __init__(self, source: VideoSource, number: int, found: Arrays, cells: Cells | None) -> None:
+    def __init__(self, source: VideoSource, number: int, found: Arrays, pages: Pages | None) -> None:
         from av.video.reformatter import VideoReformatter
 
         # Older versions scale on one thread, and cannot be asked to.
@@ -579,7 +581,9 @@ class _Decoder:
         self.number = number
         self._source = source
         self._file = source.files[number]
-        self._cells = None if found["bytes"][0, 0] < 0 else cells
+        self._pages = pages
+        self._errors: list[BaseException] = []
+        """Those of reads, in place of which PyAV raises others."""
         self._table = source.metres.table() if source.metres else None
         self._times, self._seeks, self._firsts = (found[name] for name in ("times", "seeks", "firsts"))
         self._marks: Any = found["marks"]
@@ -591,8 +595,18 @@ class _Decoder:
         self._context = ExitStack()
         self._container: Any = None
         self._stream: Any = None
-        with named(self._file):
+        with self._named():
             self._begin(NO_SEEK)
+
+    @contextmanager
+    def _named(self, place: int | None = None) -> Iterator[None]:
+        """See `named`. The error of a read comes before what FFmpeg says of it."""
+        try:
+            with named(self._file, place):
+                yield
+        finally:
+            if self._errors:
+                raise self._errors[0] from None
 
     def close(self) -> None:
         """Closes the file."""
@@ -605,7 +619,7 @@ class _Decoder:
         Raises:
             SourceError: It cannot be decoded.
         """
-        with named(self._file, place):
+        with self._named(place):
             if not (self._at < place and self._firsts[place] <= self._at + 1):
                 self._begin(int(self._seeks[place]))
             found = self._decoded(place)
@@ -624,7 +638,7 @@ class _Decoder:
             self._frames = self._decoded_behind_seek()
             return
         self.close()
-        data = None if self._cells is None else FilmStream(self._cells, self.number)
+        data = None if self._pages is None else FilmStream(self._pages, self.number, self._errors)
         self._container, self._stream = self._context.enter_context(
             opened(self._file, self._source.streams[self.number], data=data)
         )
