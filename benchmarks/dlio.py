@@ -38,12 +38,19 @@ hands out in batches. The files of retinanet are random bytes, which nothing dec
 `unet3d_isal` is a prototype: the `map` reads the stored member at once, and checks it by ISA-L's CRC-32.
 
 Machine: two cores of an AMD EPYC, Linux 6.18, Python 3.11.7, NumPy 2.4.6, pyarrow 26.0.1, torch 2.13.0, DLIO 3.0.2,
-2026-11-28. The machine was busy with other work, and each run had real-time priority; rates: flux_4 91.2 % by penstock
-(90.4 to 92), 83.5 by DLIO's decoding (61.5 at least), 82.1 by DLIO's reading of bytes. dlrm 97.6 (87.4 at least), 93
-(71.2) by its decoding. unet3d 46.5 by `np.load`, 94.9 by `unet3d_isal`, 69.6 by DLIO's reading of bytes. Without
-priority, so slower, utilization: retinanet 99.3 and 93.1, unet3d_a100 98.2 and 65.8, flux 93.4, 74.6 (decoding), 91.6.
-Where we lose: unet3d at the rate of a B200 with `np.load`. It takes 11 ms of CPU a batch of 20 MB, 5 of them zlib's
-CRC-32 and 4 copies in pieces, and two cores have 6.5. Neither Python nor NumPy has a faster one.
+2026-11-29, quiet, one round. Rates, %, and the utilization that DLIO gives:
+
+                penstock       DLIO, bytes only   DLIO, decoding
+    flux        96.7 (97.6)    95.3 (95.8)        95.0 (95.5)
+    flux_4      89.0 (91.1)    84.3 (85.6)        81.8 (83.4)
+    dlrm        97.8 (98.5)    94.0 (94.9)        94.6 (95.4)
+    retinanet   98.9 (99.2)    95.0 (95.4)
+    unet3d_a100 97.3 (98.4)    93.0 (93.8)
+    unet3d      60.6 (62.3)    81.8 (84.7)                         unet3d_isal 94.8 (97.6)
+
+Where we lose: unet3d at the rate of a B200 with `np.load`, and DLIO's reader, which checks nothing, is faster.
+`np.load` takes 11 ms of CPU a batch of 20 MB, 5 of them zlib's CRC-32 and 4 copies in pieces, and two cores have 6.5.
+Neither Python nor NumPy has a faster one.
 """
 
 import json

@@ -18,29 +18,27 @@ threads, with 8 places, as its script advises. `queue` is a thread that puts one
 the table by NumPy.
 
 Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, PyTorch 2.13, SPDL
-0.8, 2026-11-28, busy with other work (load 3 to 5), which evicts the caches and takes the processor away. So compare
-within a column.
+0.8, 2026-11-29, quiet.
 
 Result, two rounds, medians and range, us:
 
                           p50                     p99                     CPU
-    queue                 40.8 (34.6 to 47)       3,029 (88.2 to 5,969)   35.8 (32.2 to 39.5)
-    spdl                  46.9 (39.8 to 54.1)       171 (135 to 207)      48.3 (35.9 to 60.7)
-    loop                  98.4 (68.6 to 128)        159 (136 to 183)       107 (73.4 to 140)
-    penstock_map           117 (100 to 133)         578 (548 to 608)       122 (105 to 140)
-    penstock_processes     140 (109 to 170)       1,303 (1,041 to 1,565)   145 (113 to 177)
-    bare                   141 (106 to 175)         308 (275 to 342)       146 (110 to 183)
-    penstock_threads       157 (151 to 162)         705 (664 to 745)       162 (157 to 168)
-    penstock_inline        417 (364 to 470)         812 (810 to 814)       424 (368 to 479)
-    torch                1,825 (1,729 to 1,921)   4,952 (2,890 to 7,013) 1,197 (1,007 to 1,388)
+    queue                 16.4 (15.1 to 17.7)     46.9 (39 to 54.9)       19 (17.4 to 20.5)
+    spdl                  23.2 (22 to 24.5)        155 (58.1 to 251)      26.4 (25.4 to 27.4)
+    loop                  36.2 (33.4 to 38.9)     83.3 (71.1 to 95.5)     38.7 (35.8 to 41.6)
+    bare                  43.2 (38.7 to 47.7)      122 (98.8 to 146)      45.3 (40.7 to 49.8)
+    penstock_map          45.1 (39.4 to 50.9)      439 (435 to 443)       47.6 (41.8 to 53.4)
+    penstock_threads      58.1 (54.5 to 61.7)      475 (468 to 481)       60.5 (57.3 to 63.8)
+    penstock_processes    60.8 (49.5 to 72.1)      929 (848 to 1,009)     64 (52.2 to 75.7)
+    penstock_inline        236 (187 to 286)        596 (544 to 649)        239 (189 to 289)
+    torch                1,149 (1,080 to 1,218)  1,845 (1,799 to 1,891)    756 (722 to 789)
 
-Where we lose: SPDL's queue, by the median 2.5 times on threads with a function, 2.9 on processes and 3.4 where native
-threads copy; by the 99th percentile 3.6, 8.3 and 4.4 times. In a busier run (load 8 to 10) the medians were 66, 114
-and 150, SPDL's 31, and no 99th percentile was the program's own. Wanted: 15 and 100 us; SPDL publishes 12 and 27 to
-70 on its own machine. No contender has 15 here, nor has the least queue, and only SPDL and the loop are near 100. The
-bare engine, a prototype of 60 lines, is not below 106. Without a pause the same `next()` takes 13 us (p50, less
-busy); after a step, each Python function costs microseconds of cache misses. A plan that only moves bytes took 18 of
-them a batch, and takes 14 now. To fill two slots at once changed nothing. One `next()` in 16 computes the indices of
+Where we lose: SPDL's queue, by the median 2 times on threads with a function, 2.5 where native threads copy and 2.7 on
+processes; by the 99th percentile 3 to 6 times. On a busy machine (load 3 to 5) all took two to three times as long.
+Wanted: 15 and 100 us; SPDL publishes 12 and 27 to 70 on its own machine. No contender has 15 here, nor has the least
+queue. The bare engine, a prototype of 60 lines, is not below 39. Without a pause the same `next()` takes 13 us (p50,
+less busy); after a step, each Python function costs microseconds of cache misses. A plan that only moves bytes took 18
+of them a batch, and takes 14 now. To fill two slots at once changed nothing. One `next()` in 16 computes the indices of
 16 batches: 94 us without a pause, 300 after one. So the 99th percentile of such plans stays above 100, unless another
 Python thread does that.
 

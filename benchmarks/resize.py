@@ -58,7 +58,9 @@ Result, seed 1: 100 events of penstock, 20 of the others; refused, lost, repeate
     Lhotse                  19 of 20         0      0       0   10,489       622
 
 Where we lose. torch by hand is as exact in all jobs, with a state of 40 bytes, and Grain in `shuffled`, with 38. In
-`packed`, torch by hand took 0.45 (one rank) and 0.17 (four) of the processor time.
+`packed`, torch by hand took 0.45 (one rank) and 0.17 (four) of the processor time, before rows were laid in one native
+call; that made it 0.73 of itself. On 2026-11-29, quiet, `--quick`: `packed` penstock 11,947 rows a second, by hand
+9,606.
 
 Times of `--quick` on the same machine without other work, 6.5 minutes in all. Seconds to the first batch after a stop,
 without workers and with some, and units a second: `shuffled` penstock 0.02, 0.55 and 138,883, by hand 0.01, 0.06 and

@@ -27,44 +27,44 @@ process and all below it, so of workers too; SPDL's own script leaves out a work
   arrays or threads. `penstock_array` is `from_arrays` of the strings as one array and a `map`, on two worker processes.
 
 Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, PyTorch 2.13, SPDL 0.8,
-soundfile 0.14, 2026-11-28, busy with other work (load 8 to 11): compare processor times.
+soundfile 0.14, 2026-11-29, quiet.
 
-Result, two rounds, medians and range; for each element:
+Result, one round of `--quick`; for each element:
 
-                                1/s                        CPU, us
-    wav_spdl                    21,465 (7,607 to 35,323)     20 (19 to 22)        a view of int16
-    wav_decoding                 3,865 (1,640 to 6,089)     114 (93 to 136)       float32
-    wav_soundfile                2,814 (1,373 to 4,256)     127 (108 to 146)      int16
-    wav_loader                   1,995 (1,339 to 2,650)     187 (175 to 198)
-    sound_penstock               1,372 (724 to 2,020)       300 (249 to 352)
-    sound_spdl                     682 (501 to 863)         776 (645 to 907)
-    sound_torch                    349 (265 to 433)       1,141 (1,087 to 1,194)
-    npz_spdl                     1,549 (1,356 to 1,741)     252 (239 to 266)
-    npz_penstock_spdl              998 (932 to 1,064)       382 (365 to 399)
-    npz_numpy                      423 (253 to 593)       1,233 (1,033 to 1,433)
-    npz_penstock_processes         403 (354 to 452)       1,419 (1,246 to 1,592)
-    npz_penstock                   323 (310 to 336)       1,029 (1,010 to 1,047)
-    npz_numpy_processes             89 (87 to 91)         7,975 (7,800 to 8,150)
-    npz_zipped_penstock_spdl       394 (212 to 577)       1,386 (1,193 to 1,580)
-    npz_zipped_spdl                323 (190 to 456)       1,268 (1,260 to 1,275)
-    arena_penstock                 135 (134 to 136)       3,125 (3,000 to 3,250)  4,533 MB/s
-    arena_pool                      82 (72 to 92)         4,125 (3,750 to 4,500)  2,750 MB/s
-    arena_ring                     7.2 (7.1 to 7.3)      45,437 (44,250 to 46,625)  241 MB/s
-    arena_pickled                  2.9 (2.9 to 3.0)     124,312 (119,375 to 129,250)  99 MB/s
+                                    1/s    CPU, us
+    wav_spdl                     51,672         22   a view of int16
+    wav_soundfile                 8,816        122   int16
+    wav_decoding                  5,093        208   float32
+    wav_loader                    2,963        351
+    sound_penstock                2,312        547
+    sound_spdl                    1,584        830
+    sound_torch                   1,195      1,523
+    npz_spdl                      7,917        232
+    npz_penstock_spdl             4,223        384
+    npz_penstock_processes        2,289        855
+    npz_numpy                     1,511        938
+    npz_penstock                  1,450        966
+    npz_numpy_processes             264      6,800
+    npz_zipped_spdl               1,777      1,078
+    npz_zipped_penstock_spdl      1,638      1,159
+    npz_zipped_penstock_processes 1,637      1,233
+    npz_zipped_numpy                893      1,520
+    npz_zipped_penstock             507      2,677
+    arena_penstock                  396      2,625   13,290 MB/s
+    arena_pool                      102      4,000    3,407 MB/s
+    arena_ring                       25     43,125      840 MB/s
+    arena_pickled                   9.3    157,125      311 MB/s
 
-    start_penstock             97 (77 to 118) ms, CPU 45 ms        start_spdl    6,184 (3,160 to 9,207), 1,045
-    start_penstock_array    1,070 (1,044 to 1,096), 835            start_torch  22,985 (10,747 to 35,223), 1,710
+    start_penstock          38 ms, CPU 30 ms        start_spdl   1,344, 690
+    start_penstock_array   254, 410                 start_torch  4,361, 1,520
 
-A folder of sounds: 1.89 times the best of the others (1.44 to 2.34), 3.7 times a DataLoader (2.73 to 4.66). Arrays of
-32 MiB: 1.67 times SPDL's pool (1.46 to 1.89) for 0.76 of its processor time (0.72 to 0.80). The start on processes is
-that of two workers and their imports; the 128 MiB are about 0.15 s of it. Where we lose: `load_wav` gives a view of the
-bytes, and so does `load_npz` of what is not compressed; a loader writes every element into a slot (`npz` 0.65, 0.61 to
-0.69). Published by SPDL, of its own machine, one thread, WAV of 1 s: `load_wav` 51,585/s, soundfile 9,904, `load_audio`
-116.
-
-Not in the table: the same day, less busy, one thread, us of processor time for a WAV of 1 s and of 10 s. `load_wav` 6
-and 5, and converted to float32 21 and 116; `Decoding` 49 and 257 (267 and 1,990 before it read such files itself);
-soundfile 50 and 87, to float32 217 and 1,800.
+A folder of sounds: 1.46 times the best of the others, 1.93 times a DataLoader. Arrays of 32 MiB: 3.9 times SPDL's pool
+for 0.66 of its processor time. In two rounds on a busy machine these were 1.89 (1.44 to 2.34), 3.7 (2.73 to 4.66), 1.67
+(1.46 to 1.89) and 0.76. Where we lose: `load_wav` gives a view of the bytes, and so does `load_npz` of what is not
+compressed; a loader writes every element into a slot (`npz` 0.53; busy 0.65). `Decoding` is 0.58 of soundfile, which
+it calls, because it scales to float32. Published by SPDL, of its own machine, one thread, WAV of 1 s: `load_wav`
+51,585/s, soundfile 9,904, `load_audio` 116. A reader of plain WAV files in 30 lines took 49 us of processor time for
+one of 1 s, `load_wav` with a conversion to float32 21; a kept library reads them all the same.
 
 SPDL's scripts as they stand, run once on this machine, busy (without `load_audio`): WAV of 1 s on one thread, 1/s,
 `load_wav` 28,825, soundfile 8,916, and `Decoding` put in beside them 5,572; on two 61,190, 6,211, 4,326. `.npz` on
