@@ -77,6 +77,13 @@ On 2026-11-26, a faster AMD EPYC, quiet, warm, two rounds, samples/s: penstock 8
 110,139, grain_threads 41,361, tf_data 29,120, torch_0_getitems 27,889, spdl 24,746: 2.16 times the best of the others
 (2.05 to 2.28), 0.85 (0.62 to 1.09) of the floor.
 
+On 2026-11-29, AMD EPYC, quiet, warm, two rounds, samples/s: penstock 79,000 (72,900 to 85,200), floor 116,600, tf_data
+29,200 (26,100 to 32,200), torch_0_getitems 22,800, spdl 22,700, grain_threads 14,900: 2.72 times the best of the others
+(2.64 to 2.79). Then files of at most a quarter of the memory were mapped for rows of any size. In turn, two rounds:
+103,300 and 106,700 of the floor's 121,600 and 126,800, which is 0.85 and 0.84, where `pread` had 0.61 and 0.63. Cold,
+three rounds in turn: 20,800 (20,300 to 21,400) where `pread` had 17,900 (17,200 to 22,700). All pages of the file show
+as resident memory now; `mapped=False` shows none.
+
 Not shown: a decode or an augmentation, which costs every contender the same; a file larger than the page cache, where
 each row of an epoch may be read twice; a disk with other latencies (in a virtual machine the host may have cached what
 the guest dropped).

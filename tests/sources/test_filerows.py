@@ -382,7 +382,7 @@ print(resident_kib() - before)
     [
         (None, 800, 1, True),
         (None, 8_000, 1, True),
-        (None, 40_000, 1, False),
+        (None, 40_000, 1, True),
         (None, 800, 0, True),
         (None, 8_000, 0, False),
         (True, 40_000, 0, True),

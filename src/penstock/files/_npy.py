@@ -44,9 +44,8 @@ def from_npy(
             remote file must be in C order. In place of a path a glob pattern, whose files are sorted by name, or a list
             of paths; then every leaf of the tree has as many.
         mapped: False reads with `pread`, and no page of the file shows as memory of the process. True maps the file,
-            which is faster for rows below 32 KiB, and for larger ones on some processors. None maps it for rows below
-            32 KiB if a plan only moves data. If the file is larger than a quarter of the memory, it does so for rows
-            below 2 KiB, and gives the pages back from time to time.
+            which is faster, most for small rows. None maps it if a plan only moves data. If the file is larger than a
+            quarter of the memory, it does so for rows below 2 KiB, and gives the pages back from time to time.
         storage_options: See `from_tar`.
         cache: Keeps what is read from URLs on a local disk; see `DiskCache`.
         file_key: The name under which elements, which are dicts, have the number of their file, int64, from 0 on.
