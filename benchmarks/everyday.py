@@ -88,6 +88,10 @@ On 2026-11-26, a faster AMD EPYC, quiet, three rounds, samples/s: JSON Lines 526
 254,567, a DataLoader over it 212,981; CSV 558,087 (547,307 to 574,696), 257,267 and 215,515. Text is converted once
 (design/0034), as the others do: 2.07 (1.98 to 2.12) and 2.17 (2.11 to 2.24) times the best of the others; wanted 1.5.
 
+On 2026-11-29, AMD EPYC, quiet, one round, elements/s: JSON Lines 475,900, Hugging Face 210,000, a DataLoader over it
+175,200; CSV 368,300, 209,300, 164,100; the table 1,626,000, in windows 3,248,000, Hugging Face 30,200, pyarrow and
+NumPy 5,371,000; pack_penstock 41,600, pack_penstock_stream 6,240, pack_loop 64,200, pack_lists 7,330.
+
 Not shown: the same with a decoder or a model beside it, which costs every contender the same; files that are not in
 the page cache; remote files.
 """

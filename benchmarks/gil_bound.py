@@ -56,6 +56,10 @@ On 2026-11-26, a faster AMD EPYC, quiet, one round, elements/s: serial 1,112, ba
 2,066, grain 2,010, keras 1,920, torch 1,642, spdl 1,636, ray 971, tf_data 970: 0.93 of twice serial, 1.03 times the
 best.
 
+On 2026-11-29, AMD EPYC, quiet, two rounds, as parts of twice serial (809 elements/s): penstock 0.90 (0.84 to 0.96),
+bare_ring 0.98 (0.93 to 1.02), keras 0.81 (0.76 to 0.87), grain 0.80, torch 0.69. Of the bare ring penstock has 0.93
+(0.83 to 1.03; wanted 0.97).
+
 Not shown: the start of workers (see `worker_start`), and that Keras starts its own anew each epoch; a function that
 lets go of the GIL; batches of many bytes (see `transport`).
 """

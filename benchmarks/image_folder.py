@@ -81,6 +81,9 @@ Result of 2026-11-26, a faster AMD EPYC, quiet, one round, images/s: penstock 3,
 tf_data 2,903, spdl_opencv 2,046, litdata 1,511, keras_grain 422; exact 1.09, `"fast"` 1.33 times the best; gaps 1.55
 and 1.6, of keras and tf_data 1.39.
 
+On 2026-11-29, AMD EPYC, quiet, one round, images/s: penstock 2,413, fast 2,567, keras 1,944, tf_data 1,927, spdl_opencv
+1,253, grain_opencv 1,228, torch_opencv 1,126. That is 1.24 (wanted 1.15) and 1.32 times the best of the others.
+
 Not shown: a cold page cache; PNG; images of a megapixel and more, where decoding counts for more, and `"fast"` too.
 """
 

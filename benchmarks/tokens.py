@@ -28,6 +28,10 @@ On 2026-11-26, a faster AMD EPYC, quiet, two rounds, windows/s: penstock 752,109
 410,603, memmap_loop 139,078, torch_0 104,132, grain 28,077, torch_2 15,512: 1.83 times the best of the others (1.36 to
 2.3).
 
+On 2026-11-29, AMD EPYC, quiet, two rounds, windows/s: penstock 700,000 (688,000 to 713,000), memmap_fancy 314,000
+(296,000 to 331,000), memmap_loop 101,000, torch_0 75,900, grain 17,200, torch_2 16,900: 2.24 times the best of the
+others (2.08 to 2.41).
+
 Not shown: files larger than the page cache; several files.
 """
 
