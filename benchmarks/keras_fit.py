@@ -35,6 +35,10 @@ these three alone): 0.975 of the limit (0.935 to 1.11; wanted 0.85) and 1.44 tim
 On 2026-11-26, a faster AMD EPYC, quiet, two rounds of 200 batches, of three: penstock 1.04 (0.96 to 1.11) of the limit,
 tf_data 0.68 (0.62 to 0.74); samples/s 6,643, 4,350, limit 6,474.
 
+On 2026-11-29, AMD EPYC, quiet, one round, parts of the limit (7,530 samples/s): penstock 0.92, tf_data 0.56, grain
+0.55, torch_0_getitems 0.26. An hour before, when rows of 60 kB were not mapped: penstock 0.78, torch_0_getitems 0.61,
+grain 0.60, tf_data 0.58, pydataset 0.52, from_generator 0.29.
+
 Not shown: a large model, which hides any loader; a GPU; another backend.
 """
 

@@ -82,7 +82,10 @@ On 2026-11-29, AMD EPYC, quiet, warm, two rounds, samples/s: penstock 79,000 (72
 (2.64 to 2.79). Then files of at most a quarter of the memory were mapped for rows of any size. In turn, two rounds:
 103,300 and 106,700 of the floor's 121,600 and 126,800, which is 0.85 and 0.84, where `pread` had 0.61 and 0.63. Cold,
 three rounds in turn: 20,800 (20,300 to 21,400) where `pread` had 17,900 (17,200 to 22,700). All pages of the file show
-as resident memory now; `mapped=False` shows none.
+as resident memory now; `mapped=False` shows none. Mapped, all contenders again, two rounds: penstock 109,200 (106,800
+to 111,600), floor 118,800, spdl 25,200 (24,800 to 25,600), torch_0_getitems 23,800, tf_data 20,000 (15,800 to 24,200),
+grain_threads 12,700: 4.33 times the best of torch, tf.data and Grain (4.3 to 4.35), and 0.92 of the floor (0.90 to
+0.94).
 
 Not shown: a decode or an augmentation, which costs every contender the same; a file larger than the page cache, where
 each row of an epoch may be read twice; a disk with other latencies (in a virtual machine the host may have cached what
