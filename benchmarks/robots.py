@@ -51,14 +51,14 @@ other busy processes, `store` beside `penstock` in the same run, 13 rounds in th
     small  1.33 to 1.61 of the local rate (0.56 to 2.5), wanted 0.9
     large  0.92 to 2.2 (0.14 to 6.9), wanted 0.9
 
-The ranges are those of the machine; on a quiet one it was not measured. In `large` each byte was requested once on the
-whole (117 MB), because 64 MiB of pages are kept, and decoded frames too. With six times as much (24 films, 680 MB) 0.9
-is not shown: the report said that the network was the limit for 6 to 21 % of the time while the machine was busy (4
-steps/s), and for 33 % at 11 steps/s. Two causes were found: heads of films that were read again, and announced pages
-that no decoder read, which held the memory of later requests. With a version that read these too it said 13 % at 4
-steps/s, of a run of 8 s whose first second opens 24 films. That version read too much of films with few key frames;
-now a page is announced once, which was not measured here. 1.4 to 2.4 times the bytes came that the frames need, because
-pages of 256 KiB hold more than one clip.
+The ranges are those of the machine. On a quiet one, two rounds: small 1.23 (0.71 to 1.75), large 1.01 (1.00 to 1.01).
+In `large` each byte was requested once on the whole (117 MB), because 64 MiB of pages are kept, and decoded frames too.
+With six times as much (24 films, 680 MB) 0.9 is not shown: the report said that the network was the limit for 6 to 21 %
+of the time while the machine was busy (4 steps/s), and for 33 % at 11 steps/s. Two causes were found: heads of films
+that were read again, and announced pages that no decoder read, which held the memory of later requests. With a version
+that read these too it said 13 % at 4 steps/s, of a run of 8 s whose first second opens 24 films. That version read too
+much of films with few key frames; now a page is announced once, which was not measured here. 1.4 to 2.4 times the bytes
+came that the frames need, because pages of 256 KiB hold more than one clip.
 """
 
 import functools
