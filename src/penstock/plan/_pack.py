@@ -321,8 +321,9 @@ class Pack(_OfLengths):
             ElementError: A sequence is longer than a row, or has another length than was said.
         """
         pieces = self._pieces(epoch, indices)
-        members = distinct(pieces.elements) if self.splits else pieces.elements
-        self._lay(pieces, members, self._read(reader, epoch, members), out)
+        members = distinct(pieces.elements) if self.splits else pieces.elements  # whole ones come once
+        columns = self._read(reader, epoch, members)
+        self._lay(pieces, _of_each(pieces, members, columns) if self.splits else columns, out)
 
     takes_stand_ins = False
 
@@ -334,11 +335,12 @@ class Pack(_OfLengths):
         """The row with these sequences; padding stands at its end."""
         pieces = self._pieces(epoch, np.array([index]))
         row = Rows.allocate(self.spec, 1)
-        self._lay(CutPieces(*(each[np.isin(pieces.elements, numbers)] for each in pieces)), numbers, columns, row)
+        there = CutPieces(*(each[np.isin(pieces.elements, numbers)] for each in pieces))
+        self._lay(there, _of_each(there, numbers, columns), row)
         return row.leaf_values(0)
 
-    def _lay(self, pieces: CutPieces, members: Indices, columns: Sequence[Sequence[Any]], out: Rows) -> None:
-        """Lays pieces of these elements end to end, in rows of `out`."""
+    def _lay(self, pieces: CutPieces, columns: Sequence[list[Any]], out: Rows) -> None:
+        """Lays pieces end to end, in rows of `out`, given the leaves of the sequence of each."""
         elements, starts, counts, owners = pieces
         leaf_count = len(self.source.spec.leaves)
         kinds = (
@@ -350,13 +352,10 @@ class Pack(_OfLengths):
             if (tokens > size).any():
                 place = int(np.argmax(tokens > size))
                 raise self._too_long(int(elements[place]), int(tokens[place]))
-        which = range(len(elements)) if members is elements else np.searchsorted(members, elements).tolist()
-        parts = np.flatnonzero(counts < self._known(0)[elements]).tolist() if self.splits else []
-        laid = [[column[each] for each in which] for column in columns]
-        for piece in parts:
-            for values in laid:
+        for piece in np.flatnonzero(counts < self._known(0)[elements]).tolist() if self.splits else ():
+            for values in columns:
                 values[piece] = values[piece][starts[piece] : starts[piece] + counts[piece]]
-        self._write(laid, kinds, positions_of(out.rows, len(out.arrays[0]))[owners], out)
+        self._write(columns, kinds, positions_of(out.rows, len(out.arrays[0]))[owners], out)
 
     def _write(self, columns: Sequence[Sequence[Any]], kinds: Sequence[Indices], rows: Indices, out: Rows) -> None:
         """Lays pieces end to end, given the tokens of each, and its row in the arrays of `out`."""
@@ -463,6 +462,12 @@ class Pack(_OfLengths):
         tokens = np.fromiter((len(piece[0]) for piece in pieces), np.int64, len(pieces))
         self._write(list(zip(*pieces, strict=True)), [tokens], np.zeros(len(pieces), np.int64), row)
         return row.leaf_values(0)
+
+
+def _of_each(pieces: CutPieces, members: Indices, columns: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """The leaves of the sequence of each piece, from those of all sequences, whose numbers ascend."""
+    which = np.searchsorted(members, pieces.elements).tolist()
+    return [[column[each] for each in which] for column in columns]
 
 
 def _words(number: int, calls: Iterator[int], count: int) -> Any:
