@@ -5,7 +5,6 @@ It answers what `huggingface_hub` asks: facts of a repository, listings, and fil
 
 import contextlib
 import hashlib
-import http.server
 import json
 import re
 import threading
@@ -13,16 +12,15 @@ import urllib.parse
 from collections.abc import Iterator
 from typing import Any
 
+from tests.servers import Answer, Server
+
 _ADDRESS = re.compile(
     r"/(api/)?datasets/(?P<name>[^/]+/[^/]+)(/(?P<kind>\w[\w-]*)(/(?P<revision>[^/?]+)(/(?P<path>.*))?)?)?$"
 )
 
 
-class Hub(http.server.ThreadingHTTPServer):
+class Hub(Server):
     """Serves `repos`: for each name its commits, and `branches`, the commit of each branch."""
-
-    request_queue_size = 64
-    daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answer)
@@ -42,25 +40,14 @@ class Hub(http.server.ThreadingHTTPServer):
         self.branches.setdefault(name, {})[branch] = commit
         return commit
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that go away are none of its business."""
 
-
-class _Answer(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    wbufsize = 1 << 16
+class _Answer(Answer):
     server: Hub
 
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-    def do_HEAD(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802  # the standard library's name
         self.do_GET()
 
-    def do_POST(self) -> None:
-        self.do_GET()
-
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802
         hub = self.server
         asked = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
         target, _, query = self.path.partition("?")

@@ -17,11 +17,34 @@ Verdict = int | str | None
 """A status; `"reset"`: the connection is broken; `"cut"`: it is in the middle of the answer; None: all is well."""
 
 
-class FileServer(http.server.ThreadingHTTPServer):
-    """Gives `files`; `rule` says of each request, by its number from 0 on and the headers, what becomes of it."""
+class Server(http.server.ThreadingHTTPServer):
+    """Answers many requests at once."""
 
     request_queue_size = 64
     daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that go away are none of its business."""
+
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    """Answers requests of one connection, without a log."""
+
+    protocol_version = "HTTP/1.1"
+    wbufsize = 1 << 16  # or the end of an answer waits until its head was acknowledged
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        raise NotImplementedError
+
+
+class FileServer(Server):
+    """Gives `files`; `rule` says of each request, by its number from 0 on and the headers, what becomes of it."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answer)
@@ -44,20 +67,9 @@ class FileServer(http.server.ThreadingHTTPServer):
         with self.lock:
             self.requests, self.rule = [], rule
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that go away are none of its business."""
 
-
-class _Answer(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    wbufsize = 1 << 16  # or the end of an answer waits until its head was acknowledged
+class _Answer(Answer):
     server: FileServer
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
 
     def do_GET(self) -> None:
         server = self.server
